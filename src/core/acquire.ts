@@ -1,0 +1,411 @@
+/**
+ * How a lock is acquired: asking, waiting, asking again with the same token, and cleaning up after an
+ * attempt that is given up.
+ *
+ * @module
+ */
+import { backoffMs } from "./backoff.ts";
+import { type Clock, sleep, type Stamp } from "./clock.ts";
+import { dispose } from "./disposable.ts";
+import { HoldfastError, LockTimeoutError, StorageError } from "./errors.ts";
+import { emit } from "./events.ts";
+import { Gate, type Turn } from "./gate.ts";
+import { Holding, RETRY_MS } from "./holding.ts";
+import { granted, leftMs, ttlToAskMs } from "./lifecycle.ts";
+import type { AcquireCommand, Full, Granted, Held } from "./record.ts";
+import { sendRequest } from "./request.ts";
+import type { Settings, WaitUntil } from "./settings.ts";
+import { waiterMark, type Watch } from "./storage.ts";
+
+/** Options of an attempt that does not wait for a holder. */
+export interface TryAcquireOptions {
+  /** Gives up, with the signal's reason. */
+  readonly signal?: AbortSignal | undefined;
+  /** Takes work that goes on in the background, instead of the lock's own. */
+  readonly waitUntil?: WaitUntil | undefined;
+}
+
+/** Options of an attempt that waits. */
+export interface AcquireOptions extends TryAcquireOptions {
+  /** How long to wait, in milliseconds; without limit if absent. */
+  readonly timeoutMs?: number | undefined;
+}
+
+/** How an attempt that does not wait ended. */
+export type Tried =
+  | { readonly holding: Holding }
+  | { readonly reason: "held" | "unavailable"; readonly retryAfterMs: number };
+
+/** How often a storage that fails is asked by an attempt that does not wait. */
+const TRIES = 3;
+
+/** The part of `queueMs` after which a waiter refreshes its ticket. */
+const REFRESH = 0.75;
+
+/** Those behind in the gate believe in whoever is in front for at least this long, in milliseconds. */
+const GATE_PATIENCE_MS = 1000;
+
+/**
+ * Acquires a lock, waiting as long as it takes.
+ *
+ * @throws {LockTimeoutError} if others held it until `timeoutMs` was over
+ * @throws {StorageError} if nothing but faults were seen until then, or at once for a fault that stays
+ * @throws the signal's reason, if it aborts first
+ */
+export async function acquire(settings: Settings, options: AcquireOptions): Promise<Holding> {
+  options.signal?.throwIfAborted();
+  const attempt = new Attempt(settings, options);
+  try {
+    return await attempt.wait();
+  } finally {
+    attempt.end();
+  }
+}
+
+/**
+ * Acquires a lock if it is free.
+ *
+ * @throws {StorageError} if the storage failed three times, or at once for a fault that stays
+ * @throws the signal's reason, if it aborts first
+ */
+export async function tryAcquire(settings: Settings, options: TryAcquireOptions): Promise<Tried> {
+  options.signal?.throwIfAborted();
+  const attempt = new Attempt(settings, options);
+  try {
+    return await attempt.once();
+  } finally {
+    attempt.end();
+  }
+}
+
+/** One caller's attempt to acquire. */
+class Attempt {
+  readonly #settings: Settings;
+  readonly #clock: Clock;
+  readonly #signal: AbortSignal | undefined;
+  readonly #waitUntil: WaitUntil | undefined;
+  readonly #timeoutMs: number;
+  readonly #startedAt: Stamp;
+  readonly #waker = new Waker();
+
+  #token: string;
+  #turn: Turn | undefined;
+  #watch: Watch | undefined;
+  #won = false;
+  /** A ticket of ours, or a grant that we do not want, may be in the storage. */
+  #mayHaveLeft = false;
+  /** Requests that we do not wait for any more, and the storage may still apply. */
+  readonly #abandoned = new Set<Promise<void>>();
+  #refused: Held | Full | undefined;
+  #fault: unknown;
+  #lastTookMs = 0;
+
+  constructor(settings: Settings, options: AcquireOptions) {
+    this.#settings = settings;
+    this.#clock = settings.clock;
+    this.#signal = options.signal;
+    this.#waitUntil = options.waitUntil ?? settings.waitUntil;
+    this.#timeoutMs = options.timeoutMs ?? Infinity;
+    this.#startedAt = this.#clock.read();
+    this.#token = settings.entropy.uuid();
+  }
+
+  /** Asks until it is granted. */
+  async wait(): Promise<Holding> {
+    const { storage, queueMs, fair } = this.#settings;
+    const queued = fair || (storage.wakesTickets === true && storage.watch !== undefined);
+    let faults = 0;
+    for (let tries = 0;; tries++) {
+      await this.#passGate();
+      this.#waker.clear();
+      let sleepMs: number;
+      try {
+        const answer = await this.#ask(queued ? queueMs : 0);
+        if (answer instanceof Holding) return answer;
+        if (!answer) continue;
+        faults = 0;
+        this.#contended(answer);
+        this.#watch ??= storage.watch?.(this.#settings.name, (next) => {
+          if (next === undefined || next === waiterMark(this.#token)) this.#waker.wake();
+        });
+        sleepMs = this.#sleepMs(answer.retryAfterMs, tries, queued);
+      } catch (error) {
+        if (!(error instanceof StorageError && error.transient)) throw error;
+        this.#fault = error;
+        sleepMs = backoffMs(
+          faults++,
+          { min: RETRY_MS.min, max: storage.pollMs.max },
+          this.#random(),
+        );
+      }
+      await this.#sleep(sleepMs);
+    }
+  }
+
+  /** Asks once; only a storage that fails is asked again. */
+  async once(): Promise<Tried> {
+    const { name, permits, capacity, gate, storage, entropy, onUnavailable } = this.#settings;
+    const now = this.#clock.read();
+    const blockedMs = gate ? Gate.of(storage).blockedByHoldersMs(name, permits, capacity, now) : 0;
+    if (blockedMs > 0) {
+      const retryAfterMs = Math.ceil(blockedMs);
+      this.#contended({ type: "held", retryAfterMs, ahead: 0 });
+      return { reason: "held", retryAfterMs };
+    }
+    for (let tries = 1; tries <= TRIES; tries++) {
+      try {
+        const answer = await this.#ask(0);
+        if (answer instanceof Holding) return { holding: answer };
+        if (!answer) continue;
+        this.#contended(answer);
+        return { reason: "held", retryAfterMs: answer.retryAfterMs };
+      } catch (error) {
+        if (!(error instanceof StorageError && error.transient)) throw error;
+        this.#fault = error;
+        if (tries === TRIES) break;
+        const ms = backoffMs(tries, RETRY_MS, entropy.random());
+        await sleep(this.#clock, ms, { keepAlive: true, signal: this.#signal });
+      }
+    }
+    if (onUnavailable === "throw") throw this.#fault;
+    emit(this.#settings.onEvent, { type: "unavailable", name, error: this.#fault });
+    return { reason: "unavailable", retryAfterMs: storage.pollMs.max };
+  }
+
+  /** Leaves the line and the storage as if we had never been there, unless we won. */
+  end(): void {
+    this.#watch?.[dispose]();
+    if (this.#won) return;
+    this.#turn?.leave();
+    if (this.#mayHaveLeft) this.#compensate();
+  }
+
+  /**
+   * Sends one acquire.
+   *
+   * @returns a holding, a refusal, or nothing where the attempt has to go on with a new token
+   */
+  async #ask(queueMs: number): Promise<Holding | Held | Full | undefined> {
+    const settings = this.#settings;
+    const { storage, name, ttlMs, permits, capacity, label, fair } = settings;
+    const sentAt = this.#clock.read();
+    const askedMs = ttlToAskMs(ttlMs, undefined, settings, sentAt);
+    const command: AcquireCommand = {
+      type: "acquire",
+      token: this.#token,
+      permits,
+      capacity,
+      ttlMs: askedMs,
+      label,
+      queueMs,
+      fair,
+      presumedDead: [],
+    };
+    const request = sendRequest(
+      {
+        clock: this.#clock,
+        limitMs: Math.min(settings.requestTimeoutMs, this.#leftMs(sentAt)),
+        what: `acquire lock "${name}"`,
+        keepAlive: true,
+        signal: this.#signal,
+      },
+      (signal) => storage.execute(name, command, { signal }),
+    );
+    this.#abandoned.add(request.settled);
+    // Until it is answered, nobody knows what the request has left in the storage.
+    const mayHaveLeft = this.#mayHaveLeft;
+    this.#mayHaveLeft = true;
+    const outcome = await request.result;
+    this.#abandoned.delete(request.settled);
+    this.#lastTookMs = this.#clock.read().monotonicMs - sentAt.monotonicMs;
+    switch (outcome.type) {
+      case "granted":
+        return this.#accept(outcome, sentAt, askedMs);
+      case "held":
+        this.#mayHaveLeft = mayHaveLeft || queueMs > 0;
+        return outcome;
+      case "full":
+        this.#mayHaveLeft = mayHaveLeft;
+        return outcome;
+      case "spent":
+        this.#renewToken();
+        return undefined;
+      case "capacity-mismatch":
+        this.#mayHaveLeft = mayHaveLeft;
+        throw new HoldfastError(
+          "capacity-mismatch",
+          `Cannot acquire lock "${name}" with a capacity of ${capacity} as its holders use another: ` +
+            `current value is ${outcome.capacity}`,
+        );
+    }
+  }
+
+  /** A grant counts if it came in time and is still wanted. */
+  #accept(grant: Granted, sentAt: Stamp, ttlMs: number): Holding | undefined {
+    this.#signal?.throwIfAborted();
+    const now = this.#clock.read();
+    if (leftMs(granted(sentAt, ttlMs), this.#settings, now) <= 0) {
+      this.#fault = new StorageError(
+        `Cannot acquire lock "${this.#settings.name}" as the answer came after the lease was over: ` +
+          `current value is ${ttlMs} ms`,
+        { transient: true },
+      );
+      this.#compensate();
+      this.#renewToken();
+      return undefined;
+    }
+    this.#won = true;
+    const { name, permits, capacity, gate, storage } = this.#settings;
+    if (gate) this.#turn ??= Gate.of(storage).join(name, permits, capacity, () => {});
+    return new Holding(this.#settings, {
+      token: this.#token,
+      fence: grant.fence,
+      sentAt,
+      ttlMs,
+      waitedMs: now.monotonicMs - this.#startedAt.monotonicMs,
+      turn: this.#turn,
+      waitUntil: this.#waitUntil,
+    });
+  }
+
+  /** The old token is over; whatever was sent under it can grant nothing that we would use. */
+  #renewToken(): void {
+    this.#token = this.#settings.entropy.uuid();
+    this.#mayHaveLeft = false;
+    this.#abandoned.clear();
+  }
+
+  /** Waits until nobody of this process is in front. */
+  async #passGate(): Promise<void> {
+    const { gate, storage, name, permits, capacity, requestTimeoutMs } = this.#settings;
+    if (!gate) return;
+    this.#turn ??= Gate.of(storage).join(name, permits, capacity, () => this.#waker.wake());
+    for (;;) {
+      const now = this.#clock.read();
+      const blockedMs = this.#turn.blockedMs(now);
+      if (blockedMs <= 0) return this.#promise(requestTimeoutMs);
+      this.#contended({ type: "held", retryAfterMs: Math.ceil(blockedMs), ahead: 0 });
+      this.#waker.clear();
+      await this.#sleep(blockedMs);
+    }
+  }
+
+  /** Tells those behind in the gate when to pass us. */
+  #promise(ms: number): void {
+    const patienceMs = Math.max(this.#settings.storage.pollMs.max, GATE_PATIENCE_MS);
+    this.#turn?.promise({ since: this.#clock.read(), ms: ms + patienceMs });
+  }
+
+  #contended(refused: Held | Full): void {
+    if (!this.#refused) {
+      const { name, onEvent } = this.#settings;
+      const ahead = refused.type === "held" ? refused.ahead : 0;
+      emit(onEvent, { type: "contended", name, retryAfterMs: refused.retryAfterMs, ahead });
+    }
+    this.#refused = refused;
+  }
+
+  /** Until something expires; no longer than a lost hint, or our own ticket, allows. */
+  #sleepMs(retryAfterMs: number, tries: number, queued: boolean): number {
+    const { queueMs, storage: { pollMs } } = this.#settings;
+    const untilExpiryMs = retryAfterMs + this.#random() * pollMs.min;
+    const refreshMs = queueMs * REFRESH;
+    if (this.#watch?.live) return Math.min(untilExpiryMs, Math.max(pollMs.max, refreshMs));
+    const ms = Math.min(untilExpiryMs, backoffMs(tries, pollMs, this.#random()));
+    return queued ? Math.min(ms, refreshMs) : ms;
+  }
+
+  /** Sleeps, at most until the last moment at which one more try makes sense. */
+  async #sleep(ms: number): Promise<void> {
+    const leftMs = this.#leftMs(this.#clock.read());
+    const lastTryMs = Math.min(2 * this.#lastTookMs + 5, leftMs / 2);
+    const isLast = leftMs - ms < lastTryMs;
+    const enoughMs = isLast && leftMs > 2 * lastTryMs ? leftMs - lastTryMs : Math.min(ms, leftMs);
+    this.#promise(enoughMs);
+    await this.#waker.wait(this.#clock, enoughMs, this.#signal);
+    if (this.#leftMs(this.#clock.read()) <= 0) throw this.#timeout();
+  }
+
+  #leftMs(now: Stamp): number {
+    return this.#timeoutMs - (now.monotonicMs - this.#startedAt.monotonicMs);
+  }
+
+  #timeout(): unknown {
+    if (!this.#refused && this.#fault) return this.#fault;
+    return new LockTimeoutError(
+      `Cannot acquire lock "${this.#settings.name}" as others hold it: ` +
+        `current value is ${this.#timeoutMs} ms of waiting`,
+    );
+  }
+
+  #random(): number {
+    return this.#settings.entropy.random();
+  }
+
+  /** The compensating release: at once, and again when the storage is through with what we abandoned. */
+  #compensate(): void {
+    const token = this.#token;
+    const abandoned = [...this.#abandoned];
+    const work = this.#releaseQuietly(token).then(async () => {
+      if (abandoned.length === 0) return;
+      await within(this.#clock, this.#settings.ttlMs, Promise.all(abandoned));
+      await this.#releaseQuietly(token);
+    });
+    this.#waitUntil?.(work);
+  }
+
+  async #releaseQuietly(token: string): Promise<void> {
+    const { storage, name, ttlMs: spentMs, requestTimeoutMs: limitMs } = this.#settings;
+    const what = `release lock "${name}"`;
+    try {
+      await sendRequest(
+        { clock: this.#clock, limitMs, what, keepAlive: false },
+        (signal) =>
+          storage.execute(name, { type: "release", token, keepMs: 0, spentMs }, { signal }),
+      ).result;
+    } catch {
+      // The ttl frees what this could not.
+    }
+  }
+}
+
+/** Waits for work, but not for ever. */
+async function within(clock: Clock, ms: number, work: Promise<unknown>): Promise<void> {
+  const done = new AbortController();
+  const patience = sleep(clock, ms, { keepAlive: false, signal: done.signal }).catch(() => {});
+  await Promise.race([work, patience]);
+  done.abort();
+}
+
+/** A sleep that others can end, also before it began. */
+class Waker {
+  #woken = false;
+  #end: (() => void) | undefined;
+
+  wake(): void {
+    this.#woken = true;
+    this.#end?.();
+  }
+
+  clear(): void {
+    this.#woken = false;
+  }
+
+  /** Waits for `ms`, or until woken. Rejects with the signal's reason. */
+  wait(clock: Clock, ms: number, signal: AbortSignal | undefined): Promise<void> {
+    return new Promise((resolve, reject) => {
+      if (signal?.aborted) return reject(signal.reason);
+      if (this.#woken) return resolve();
+      const finish = (settle: () => void) => (): void => {
+        timer[dispose]();
+        signal?.removeEventListener("abort", onAbort);
+        this.#end = undefined;
+        settle();
+      };
+      const onAbort = finish(() => reject(signal!.reason));
+      const timer = clock.setTimer(ms, finish(resolve), { keepAlive: true });
+      this.#end = finish(resolve);
+      signal?.addEventListener("abort", onAbort, { once: true });
+    });
+  }
+}

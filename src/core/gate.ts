@@ -1,0 +1,134 @@
+/**
+ * The in-process queue in front of a storage: of many waiters in one process, one talks to the storage.
+ *
+ * Nobody here depends on somebody else's promise or timer, because on some platforms these die with the
+ * request that made them (Cloudflare Workers). Everyone in a line says until when it can be trusted to
+ * act, sleeps on a timer of its own until then, and passes whoever has not acted.
+ *
+ * @module
+ */
+import { elapsedForHolderMs, type Stamp } from "./clock.ts";
+import type { Span } from "./lifecycle.ts";
+import type { LeaseStorage } from "./storage.ts";
+
+/** Who stands in a line: a waiter, or a holder that is not out of the way yet. */
+interface Place {
+  readonly permits: number;
+  readonly wake: () => void;
+  /** For how long the others have to believe that it is alive. */
+  trustedMs: (now: Stamp) => number;
+}
+
+/** Those of one process who want, or have, the same lock. */
+interface Line {
+  readonly holders: Set<Place>;
+  readonly waiters: Place[];
+}
+
+const gates = new WeakMap<LeaseStorage, Gate>();
+
+/** The lines of one process in front of one storage. */
+export class Gate {
+  readonly #lines = new Map<string, Line>();
+
+  /** The gate of a storage. */
+  static of(storage: LeaseStorage): Gate {
+    let gate = gates.get(storage);
+    if (!gate) gates.set(storage, gate = new Gate());
+    return gate;
+  }
+
+  /**
+   * For how long a newcomer is kept out by holders of this process, in milliseconds.
+   *
+   * @returns 0 if it is not
+   */
+  blockedByHoldersMs(name: string, permits: number, capacity: number, now: Stamp): number {
+    let taken = permits;
+    let blockedMs = Infinity;
+    for (const holder of this.#lines.get(name)?.holders ?? []) {
+      const trustedMs = holder.trustedMs(now);
+      if (trustedMs <= 0) continue;
+      taken += holder.permits;
+      blockedMs = Math.min(blockedMs, trustedMs);
+    }
+    return taken > capacity ? blockedMs : 0;
+  }
+
+  /** Takes the last place in the line of a lock. `wake` is called when it is worth looking again. */
+  join(name: string, permits: number, capacity: number, wake: () => void): Turn {
+    let line = this.#lines.get(name);
+    if (!line) this.#lines.set(name, line = { holders: new Set(), waiters: [] });
+    const place: Place = { permits, wake, trustedMs: () => 0 };
+    line.waiters.push(place);
+    return new Turn(this, name, capacity, line, place);
+  }
+
+  /** Forgets a line that nobody stands in. */
+  tidy(name: string, line: Line): void {
+    const empty = line.holders.size === 0 && line.waiters.length === 0;
+    if (empty && this.#lines.get(name) === line) this.#lines.delete(name);
+  }
+}
+
+/** One place in a line. */
+export class Turn {
+  readonly #gate: Gate;
+  readonly #name: string;
+  readonly #capacity: number;
+  readonly #line: Line;
+  readonly #place: Place;
+
+  /** Made by {@linkcode Gate.join}. */
+  constructor(gate: Gate, name: string, capacity: number, line: Line, place: Place) {
+    this.#gate = gate;
+    this.#name = name;
+    this.#capacity = capacity;
+    this.#line = line;
+    this.#place = place;
+  }
+
+  /**
+   * For how long this place has to wait for whoever is in front, in milliseconds.
+   *
+   * @returns 0 if it may talk to the storage
+   */
+  blockedMs(now: Stamp): number {
+    const { waiters } = this.#line;
+    for (let i = waiters.indexOf(this.#place) - 1; i >= 0; i--) {
+      const trustedMs = waiters[i]!.trustedMs(now);
+      if (trustedMs > 0) return trustedMs;
+    }
+    return this.#gate.blockedByHoldersMs(this.#name, this.#place.permits, this.#capacity, now);
+  }
+
+  /** Promises those behind to act within the span. */
+  promise(span: Span): void {
+    this.#place.trustedMs = (now) => span.ms - elapsedForHolderMs(span.since, now);
+  }
+
+  /** From waiter to holder: in the way for as long as `trustedMs` says. */
+  hold(trustedMs: (now: Stamp) => number): void {
+    this.#place.trustedMs = trustedMs;
+    this.#remove();
+    this.#line.holders.add(this.#place);
+    this.#wakeFirst();
+  }
+
+  /** Goes, from wherever it stands. */
+  leave(): void {
+    this.#remove();
+    this.#wakeFirst();
+    this.#gate.tidy(this.#name, this.#line);
+  }
+
+  #remove(): void {
+    this.#line.holders.delete(this.#place);
+    const at = this.#line.waiters.indexOf(this.#place);
+    if (at >= 0) this.#line.waiters.splice(at, 1);
+  }
+
+  #wakeFirst(): void {
+    this.#line.waiters[0]?.wake();
+  }
+}

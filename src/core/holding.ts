@@ -1,0 +1,313 @@
+/**
+ * What goes on behind a `Lease` handle. The heartbeat and the gate refer to the holding, the handle refers
+ * to it too, and it never refers to the handle (unless pinned): so a handle that nobody keeps any more can
+ * be collected, and its lease ends with its ttl.
+ *
+ * @module
+ */
+import { backoffMs } from "./backoff.ts";
+import { elapsedForHolderMs, elapsedForObserverMs, sleep, type Stamp } from "./clock.ts";
+import { HoldfastError, LeaseLostError, type LossReason, StorageError } from "./errors.ts";
+import { emit, type LockEvent } from "./events.ts";
+import type { Turn } from "./gate.ts";
+import { type Beating, Heartbeat } from "./heartbeat.ts";
+import {
+  granted,
+  type Held,
+  leftMs,
+  type Life,
+  lossAt,
+  renewalFailed,
+  renewed,
+  renewInMs,
+  ttlToAskMs,
+} from "./lifecycle.ts";
+import type { Refused, ReleaseCommand, RenewCommand, Renewed } from "./record.ts";
+import { sendRequest } from "./request.ts";
+import type { Settings, WaitUntil } from "./settings.ts";
+
+/** Where a lease is in its life, for its user. */
+export type LeaseStatus = Life["status"];
+
+/** What a grant is made of. */
+export interface Grant {
+  /** The secret identity of the holding. */
+  readonly token: string;
+  /** The fencing token. */
+  readonly fence: number;
+  /** Taken before the request was sent. */
+  readonly sentAt: Stamp;
+  /** What was asked for, in milliseconds. */
+  readonly ttlMs: number;
+  /** How long the caller waited, in milliseconds. */
+  readonly waitedMs: number;
+  /** The place in the gate. */
+  readonly turn: Turn | undefined;
+  /** Takes work that goes on in the background. */
+  readonly waitUntil: WaitUntil | undefined;
+}
+
+/** How often a release is tried. */
+export const RELEASE_TRIES = 3;
+
+/** The pause before a failed request is repeated, from the first time on, in milliseconds. */
+export const RETRY_MS = { min: 25, max: 1000 };
+
+/** The state of one held lease. */
+export class Holding implements Beating {
+  readonly settings: Settings;
+  readonly grant: Grant;
+  /** Told once, when the lease is lost. */
+  onLost: ((error: LeaseLostError) => void) | undefined;
+  /** Keeps the handle alive, if its user said so. */
+  pinned: unknown;
+
+  #life: Life;
+  /** After the reply: `minHoldMs` counts as an observer does. */
+  readonly #grantedAt: Stamp;
+  #loop: Heartbeat | undefined;
+  #renewal: { settled: Promise<void>; abort: (reason: unknown) => void } | undefined;
+  #releasing: Promise<boolean> | undefined;
+  #error: LeaseLostError | undefined;
+
+  constructor(settings: Settings, grant: Grant) {
+    this.settings = settings;
+    this.grant = grant;
+    this.#life = granted(grant.sentAt, grant.ttlMs);
+    this.#grantedAt = settings.clock.read();
+    grant.turn?.hold((now) => this.leftMs(now));
+    if (settings.autoRenew) this.watchOver();
+    const { fence, waitedMs } = grant;
+    this.emit({ type: "acquired", name: this.name, fence, waitedMs });
+  }
+
+  get name(): string {
+    return this.settings.name;
+  }
+
+  get renewEveryMs(): number {
+    return this.settings.renewEveryMs;
+  }
+
+  get requestTimeoutMs(): number {
+    return this.settings.requestTimeoutMs;
+  }
+
+  /** Where the lease is in its life, by the clock of this moment. */
+  get status(): LeaseStatus {
+    this.loseIfOver(this.settings.clock.read());
+    return this.#life.status;
+  }
+
+  /** Why the lease cannot be used any more; `undefined` while it is held. */
+  get error(): LeaseLostError | undefined {
+    if (this.status === "held") return undefined;
+    return this.#error ??= this.#makeError((this.#life as Exclude<Life, Held>).reason);
+  }
+
+  /** The error for a lease that is held, but not for as long as it has to be. */
+  tooShort(minMs: number): LeaseLostError {
+    const leftMs = Math.floor(this.leftMs(this.settings.clock.read()));
+    return new LeaseLostError(
+      `Cannot use lease "${this.name}" as less than ${minMs} ms are left: current value is ${leftMs} ms`,
+      { reason: "expired" },
+    );
+  }
+
+  /** Puts the lease under a loop that renews it if it should, and declares its loss in time. */
+  watchOver(): void {
+    if (this.#loop || this.#life.status !== "held") return;
+    const { storage, clock, autoRenew } = this.settings;
+    this.#loop = autoRenew === true ? Heartbeat.of(storage, clock) : new Heartbeat(storage, clock);
+    this.#loop.add(this);
+  }
+
+  leftMs(now: Stamp): number {
+    return this.#life.status === "held" ? leftMs(this.#life, this.settings, now) : 0;
+  }
+
+  renewInMs(now: Stamp): number {
+    if (this.#life.status !== "held" || this.#renewal || !this.settings.autoRenew) return Infinity;
+    return renewInMs(this.#life, this.settings, now);
+  }
+
+  loseIfOver(now: Stamp): boolean {
+    if (this.#life.status !== "held") return true;
+    const reason = lossAt(this.#life, this.settings, now);
+    if (reason) this.#lose(reason);
+    return reason !== undefined;
+  }
+
+  renewal(now: Stamp, ttlMs: number = this.settings.ttlMs): RenewCommand {
+    const life = this.#life.status === "held" ? this.#life : undefined;
+    return {
+      type: "renew",
+      token: this.grant.token,
+      fence: this.grant.fence,
+      ttlMs: ttlToAskMs(ttlMs, life, this.settings, now),
+    };
+  }
+
+  renewing(settled: Promise<void>, abort: (reason: unknown) => void): void {
+    const renewal = this.#renewal = { settled, abort };
+    settled.finally(() => {
+      if (this.#renewal === renewal) this.#renewal = undefined;
+      this.#loop?.touch(this);
+    });
+  }
+
+  answered(
+    sentAt: Stamp,
+    command: RenewCommand,
+    answer: { readonly outcome: Renewed | Refused } | { readonly error: unknown },
+  ): void {
+    const { clock, entropy } = this.settings;
+    const { fence } = this.grant;
+    const now = clock.read();
+    if (this.loseIfOver(now) || this.#life.status !== "held") return;
+    if ("error" in answer) {
+      const pauseMs = backoffMs(this.#life.failed?.times ?? 0, RETRY_MS, entropy.random());
+      this.#life = renewalFailed(this.#life, now, pauseMs);
+      const remainingMs = this.leftMs(now);
+      this.emit({ type: "renewFailed", name: this.name, fence, remainingMs, error: answer.error });
+    } else if (answer.outcome.type === "refused") {
+      this.#lose(answer.outcome.reason);
+    } else {
+      this.#life = renewed(this.#life, sentAt, command.ttlMs, now);
+      const tookMs = elapsedForHolderMs(sentAt, now);
+      this.emit({ type: "renewed", name: this.name, fence, tookMs });
+    }
+  }
+
+  /** Extends the lease once, now. */
+  async renewNow(ttlMs: number): Promise<void> {
+    if (this.error) throw this.error;
+    const { storage, clock } = this.settings;
+    const sentAt = clock.read();
+    const command = this.renewal(sentAt, ttlMs);
+    const limitMs = Math.min(this.requestTimeoutMs, this.leftMs(sentAt));
+    const what = `renew lease "${this.name}"`;
+    try {
+      const outcome = await sendRequest(
+        { clock, limitMs, what, keepAlive: true },
+        (signal) => storage.execute(this.name, command, { signal }),
+      ).result;
+      this.answered(sentAt, command, { outcome });
+    } catch (error) {
+      this.answered(sentAt, command, { error });
+      if (this.#life.status === "held") throw error;
+    }
+    this.#loop?.touch(this);
+    if (this.error) throw this.error;
+  }
+
+  /** Gives the lease back. See `Lease.release`. */
+  release(awaited = true): Promise<boolean> {
+    if (this.#releasing) return this.#releasing;
+    const { status } = this;
+    if (status === "lost" || status === "detached") return Promise.resolve(false);
+    const inFlight = this.#renewal;
+    if (status === "held") this.#end("released", "released");
+    inFlight?.abort(new HoldfastError("lease-lost", `Lease "${this.name}" is being released`));
+    return this.#releasing = this.#giveBack(awaited, inFlight?.settled);
+  }
+
+  /** Ends the lease for this process without giving it back. */
+  detach(): void {
+    if (this.error) throw this.error;
+    const { fence } = this.grant;
+    const remainingMs = this.leftMs(this.settings.clock.read());
+    this.#renewal?.abort(new HoldfastError("lease-lost", `Lease "${this.name}" is detached`));
+    this.#end("detached", "detached");
+    this.emit({ type: "detached", name: this.name, fence, remainingMs });
+  }
+
+  /** The handle is gone: stop renewing, so that the ttl frees the lock. */
+  abandon(): void {
+    if (this.status !== "held") return;
+    const { fence } = this.grant;
+    const remainingMs = this.leftMs(this.settings.clock.read());
+    this.#end("lost", "abandoned");
+    this.emit({ type: "abandoned", name: this.name, fence, remainingMs });
+  }
+
+  emit(event: LockEvent): void {
+    emit(this.settings.onEvent, event);
+  }
+
+  #lose(reason: LossReason): void {
+    this.#end("lost", reason);
+    this.#error = this.#makeError(reason);
+    this.emit({ type: "lost", name: this.name, fence: this.grant.fence, reason });
+    this.onLost?.(this.#error);
+    this.onLost = undefined;
+  }
+
+  /** Leaves the loop and opens the gate, so that the next waiter of this process can go on. */
+  #end(status: "released" | "detached" | "lost", reason: LossReason): void {
+    this.#life = { status, reason };
+    this.#loop?.remove(this);
+    this.pinned = undefined;
+    this.grant.turn?.leave();
+  }
+
+  async #giveBack(awaited: boolean, renewal: Promise<void> | undefined): Promise<boolean> {
+    const { clock, entropy } = this.settings;
+    const { fence } = this.grant;
+    try {
+      for (let tries = 1;; tries++) {
+        try {
+          const [{ freed }] = await Promise.all([this.#sendRelease(), renewal]);
+          const heldMs = elapsedForObserverMs(this.#grantedAt, clock.read());
+          this.emit({ type: "released", name: this.name, fence, heldMs, awaited });
+          // A second release finds nothing to give back.
+          this.#releasing = Promise.resolve(false);
+          return freed;
+        } catch (error) {
+          const again = error instanceof StorageError && error.transient && tries < RELEASE_TRIES;
+          if (!again) throw error;
+          await sleep(clock, backoffMs(tries, RETRY_MS, entropy.random()), { keepAlive: true });
+        }
+      }
+    } catch (error) {
+      this.#releasing = undefined;
+      this.emit({ type: "releaseFailed", name: this.name, fence, error });
+      throw error;
+    }
+  }
+
+  #sendRelease(): Promise<{ freed: boolean }> {
+    const { storage, clock, minHoldMs, ttlMs, requestTimeoutMs: limitMs } = this.settings;
+    const heldMs = elapsedForObserverMs(this.#grantedAt, clock.read());
+    const command: ReleaseCommand = {
+      type: "release",
+      token: this.grant.token,
+      keepMs: Math.max(0, Math.ceil(minHoldMs - heldMs)),
+      spentMs: ttlMs,
+    };
+    const what = `release lease "${this.name}"`;
+    return sendRequest(
+      { clock, limitMs, what, keepAlive: true },
+      (signal) => storage.execute(this.name, command, { signal }),
+    ).result;
+  }
+
+  #makeError(reason: LossReason): LeaseLostError {
+    return new LeaseLostError(
+      `Cannot use lease "${this.name}" as it is ${
+        WORDS[reason]
+      }: current value is fence ${this.grant.fence}`,
+      { reason },
+    );
+  }
+}
+
+const WORDS: Readonly<Record<LossReason, string>> = {
+  "expired": "expired",
+  "evicted": "evicted",
+  "superseded": "superseded by a later holder",
+  "max-hold": "held for its longest time",
+  "abandoned": "abandoned",
+  "released": "released",
+  "detached": "detached",
+};

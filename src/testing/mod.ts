@@ -1,0 +1,17 @@
+/**
+ * What it takes to test code that uses leases, and storages that keep them: a clock that stands still, a
+ * storage with faults, one contract suite for every storage, and a simulator.
+ *
+ * @example
+ * ```ts
+ * import { ManualClock } from "@holdfast/lock/testing";
+ * import { assertEquals } from "@std/assert";
+ *
+ * const clock = new ManualClock(0);
+ * await clock.advance(250);
+ * assertEquals(clock.read(), { monotonicMs: 250, wallMs: 250 });
+ * ```
+ *
+ * @module
+ */
+export { ManualClock } from "./manual_clock.ts";
