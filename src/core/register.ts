@@ -17,6 +17,7 @@ import {
   type Beat,
   type Command,
   EMPTY_RECORD,
+  type Held,
   type Holder,
   type LeaseRecord,
   type OutcomeOf,
@@ -58,7 +59,15 @@ export interface Change {
 /** How a conditional write ended, as far as the product knows. */
 export type Written<V> =
   | { readonly ok: true; readonly version: V }
-  | { readonly ok: false; readonly current?: Versioned<V> | undefined };
+  | {
+    readonly ok: false;
+    readonly current?: Versioned<V> | undefined;
+    /**
+     * The version is unchanged, but a transaction that the user fenced with a holding that would end is
+     * open: nothing was written, and asking again at once is no use.
+     */
+    readonly blocked?: boolean | undefined;
+  };
 
 /**
  * A store that reads a value with its version and replaces it only if the version is unchanged. Both
@@ -260,6 +269,7 @@ export class RegisterStorage<V> implements LeaseStorage {
         this.#remember(name, { record: next.record, seen: kept, trusted: memoryHeld });
         return next.outcome;
       }
+      if (written.blocked) return this.#blocked(name, command, faults > 0);
       // It may have been applied all the same: a resend of our own write is refused like this, too.
       attempted = { value, outcome: next.outcome };
       if (!fresh) memoryHeld = false;
@@ -270,6 +280,23 @@ export class RegisterStorage<V> implements LeaseStorage {
     throw new StorageError(
       `Cannot write key "${this.#register.key(name)}" as others were faster: ` +
         `current value is ${MAX_TRIES} lost races`,
+      { transient: true },
+    );
+  }
+
+  /**
+   * What is in the way has no known end, so an acquire is refused for one poll. Whatever else would end a
+   * holding cannot be refused, and a write of ours that may still be on its way must not be forgotten.
+   */
+  #blocked<C extends Command>(name: string, command: C, mayHaveWritten: boolean): OutcomeOf<C> {
+    if (command.type === "acquire" && !mayHaveWritten) {
+      return { type: "held", retryAfterMs: this.pollMs.max, ahead: 0 } as Held as OutcomeOf<C>;
+    }
+    throw new StorageError(
+      `Cannot ${command.type} key "${
+        this.#register.key(name)
+      }" as a fenced transaction of its holder ` +
+        `is open`,
       { transient: true },
     );
   }

@@ -14,4 +14,17 @@
  *
  * @module
  */
+export {
+  type ContractOptions,
+  type ContractSubject,
+  type ContractTest,
+  contractTests,
+  testLeaseStorage,
+} from "./contract.ts";
+export {
+  type Fault,
+  type FaultOptions,
+  FaultyStorage,
+  type FaultyStorageOptions,
+} from "./faulty_storage.ts";
 export { ManualClock } from "./manual_clock.ts";
