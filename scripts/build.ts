@@ -1,0 +1,140 @@
+/**
+ * Builds what is published besides the source: `dist/holdfast.js` (core and memory, browser-safe), one
+ * self-contained ESM file per adapter, and with `--npm` the npm package. Prints the sizes, and fails when
+ * one is over its budget or when anything under `mod.ts` reaches for a Node, Deno or Bun API.
+ *
+ * `deno task build [--npm]`
+ */
+import * as esbuild from "esbuild";
+import { gzipSync } from "node:zlib";
+import { parseArgs } from "node:util";
+import config from "../deno.json" with { type: "json" };
+
+/** The most bytes, minified and with gzip, of the core, and of each adapter on top of it. */
+export const SIZE_BUDGET = { core: 6000, adapter: 3000 };
+
+/** Entry points that are no adapter: for tests and terminals, where size does not matter. */
+const OTHERS = ["./testing", "./cli"];
+
+/** Globals that a browser does not have. */
+const FOREIGN = /\b(Deno|Bun|process|Buffer|require|__dirname)\s*[.([]/;
+
+/** The size of one bundle. */
+export interface Size {
+  /** The file below `dist/`. */
+  readonly file: string;
+  /** Bytes, minified. */
+  readonly minified: number;
+  /** Bytes, minified and with gzip. */
+  readonly gzip: number;
+  /** Bytes with gzip that it adds to a program that has the core; for the core all of it. */
+  readonly adds: number;
+  /** The budget of `adds`. */
+  readonly budget: number;
+}
+
+/** Bundles one module. */
+async function bundle(source: string, outfile?: string): Promise<Uint8Array> {
+  const result = await esbuild.build({
+    stdin: { contents: source, resolveDir: Deno.cwd(), sourcefile: "entry.ts", loader: "ts" },
+    bundle: true,
+    format: "esm",
+    target: "es2022",
+    platform: "neutral",
+    minify: true,
+    legalComments: "none",
+    write: outfile !== undefined,
+    ...outfile === undefined ? {} : { outfile, sourcemap: "linked" as const },
+    logLevel: "error",
+  });
+  return outfile === undefined ? result.outputFiles![0]!.contents : await Deno.readFile(outfile);
+}
+
+/** Writes all bundles into `dist/`. */
+export async function buildBundles(): Promise<Size[]> {
+  await Deno.mkdir("dist", { recursive: true });
+  const core = await bundle(`export * from "./mod.ts";`, "dist/holdfast.js");
+  const foreign = FOREIGN.exec(new TextDecoder().decode(core));
+  if (foreign) throw new Error(`Cannot run in a browser as mod.ts reaches for ${foreign[1]}`);
+  const coreGzip = gzipSync(core, { level: 9 }).length;
+  const sizes: Size[] = [
+    {
+      file: "holdfast.js",
+      minified: core.length,
+      gzip: coreGzip,
+      adds: coreGzip,
+      budget: SIZE_BUDGET.core,
+    },
+  ];
+  for (const [entry, path] of Object.entries(config.exports)) {
+    if (entry === "." || OTHERS.includes(entry)) continue;
+    const file = `${entry.slice(2)}.js`;
+    const alone = await bundle(`export * from "${path}";`, `dist/${file}`);
+    const both = await bundle(`export * from "./mod.ts"; export * from "${path}";`);
+    sizes.push({
+      file,
+      minified: alone.length,
+      gzip: gzipSync(alone, { level: 9 }).length,
+      adds: gzipSync(both, { level: 9 }).length - coreGzip,
+      budget: SIZE_BUDGET.adapter,
+    });
+  }
+  return sizes;
+}
+
+/** Prints a table of sizes. */
+export function printSizes(sizes: readonly Size[]): void {
+  console.log("file               minified     gzip     adds   budget");
+  for (const { file, minified, gzip, adds, budget } of sizes) {
+    const numbers = [minified, gzip, adds, budget].map((n) => String(n).padStart(8)).join(" ");
+    console.log(`${file.padEnd(18)} ${numbers}${adds > budget ? "  over budget" : ""}`);
+  }
+}
+
+/**
+ * Makes the npm package from what `deno pack` generates: adds the command line as a `bin`, which a
+ * `deno.json` cannot name.
+ *
+ * @returns the path of the tarball
+ */
+export async function buildNpmPackage(): Promise<string> {
+  const folder = await Deno.makeTempDir();
+  try {
+    await run(Deno.execPath(), ["pack", "--allow-dirty", "--output", `${folder}/deno.tgz`]);
+    await run("tar", ["xzf", `${folder}/deno.tgz`, "-C", folder]);
+    const path = `${folder}/package/package.json`;
+    const manifest = JSON.parse(await Deno.readTextFile(path));
+    manifest.bin = { holdfast: "./bin/holdfast.js" };
+    manifest.description =
+      "Distributed leases with fencing tokens, over the storage you already have";
+    await Deno.writeTextFile(path, JSON.stringify(manifest, null, 2) + "\n");
+    await Deno.mkdir(`${folder}/package/bin`);
+    const main = manifest.exports["./cli"].default ?? manifest.exports["./cli"];
+    await Deno.writeTextFile(
+      `${folder}/package/bin/holdfast.js`,
+      `#!/usr/bin/env node\nimport { main } from "../${
+        main.replace(/^\.\//, "")
+      }";\nawait main();\n`,
+    );
+    const tarball = `dist/${config.name.replace("@", "").replace("/", "-")}-${config.version}.tgz`;
+    await Deno.mkdir("dist", { recursive: true });
+    await run("tar", ["czf", tarball, "-C", folder, "package"]);
+    return tarball;
+  } finally {
+    await Deno.remove(folder, { recursive: true });
+  }
+}
+
+async function run(command: string, args: string[]): Promise<void> {
+  const { success, stderr } = await new Deno.Command(command, { args }).output();
+  if (!success) throw new Error(`Cannot run ${command}: ${new TextDecoder().decode(stderr)}`);
+}
+
+if (import.meta.main) {
+  const { values } = parseArgs({ args: Deno.args, options: { npm: { type: "boolean" } } });
+  const sizes = await buildBundles();
+  await esbuild.stop();
+  printSizes(sizes);
+  if (values.npm) console.log(await buildNpmPackage());
+  if (sizes.some(({ adds, budget }) => adds > budget)) Deno.exit(1);
+}
