@@ -33,6 +33,8 @@ export interface Service extends AsyncDisposable {
   readonly port: number;
   /** The id of the server's process; another one after a restart. */
   readonly pid: number;
+  /** Its temporary folder. */
+  readonly folder: string;
   /** Ends the server and removes its temporary folder; a second call does nothing. */
   stop(): Promise<void>;
   /** Ends the server at once (SIGKILL) and keeps its folder, as a crash would. */
@@ -144,6 +146,10 @@ class RunningService implements Service {
 
   get pid(): number {
     return this.#child?.pid ?? 0;
+  }
+
+  get folder(): string {
+    return this.#place.folder;
   }
 
   /** Starts the process, on other ports after a clash if it `mayMove`. */
