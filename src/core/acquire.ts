@@ -5,7 +5,7 @@
  * @module
  */
 import { backoffMs } from "./backoff.ts";
-import { type Clock, sleep, type Stamp } from "./clock.ts";
+import { type Clock, elapsedForHolderMs, sleep, type Stamp } from "./clock.ts";
 import { dispose } from "./disposable.ts";
 import { HoldfastError, LockTimeoutError, StorageError } from "./errors.ts";
 import { emit } from "./events.ts";
@@ -96,6 +96,10 @@ class Attempt {
   #mayHaveLeft = false;
   /** Requests that we do not wait for any more, and the storage may still apply. */
   readonly #abandoned = new Set<Promise<void>>();
+  /** Those of them that the storage is through with: forgotten when the next one is sent. */
+  #settled: Promise<void>[] = [];
+  /** Before our ticket was last asked for. */
+  #ticketAt: Stamp | undefined;
   #refused: Held | Full | undefined;
   #fault: unknown;
   #lastTookMs = 0;
@@ -188,6 +192,9 @@ class Attempt {
   async #ask(queueMs: number): Promise<Holding | Held | Full | undefined> {
     const settings = this.#settings;
     const { storage, name, ttlMs, permits, capacity, label, fair } = settings;
+    // An abort between two requests finds no listener.
+    this.#signal?.throwIfAborted();
+    for (const settled of this.#settled.splice(0)) this.#abandoned.delete(settled);
     const sentAt = this.#clock.read();
     const askedMs = ttlToAskMs(ttlMs, undefined, settings, sentAt);
     const command: AcquireCommand = {
@@ -211,12 +218,15 @@ class Attempt {
       },
       (signal) => storage.execute(name, command, { signal }),
     );
-    this.#abandoned.add(request.settled);
+    const { settled } = request;
+    this.#abandoned.add(settled);
+    settled.then(() => this.#settled.push(settled));
     // Until it is answered, nobody knows what the request has left in the storage.
     const mayHaveLeft = this.#mayHaveLeft;
     this.#mayHaveLeft = true;
+    if (queueMs > 0) this.#ticketAt = sentAt;
     const outcome = await request.result;
-    this.#abandoned.delete(request.settled);
+    this.#abandoned.delete(settled);
     this.#lastTookMs = this.#clock.read().monotonicMs - sentAt.monotonicMs;
     switch (outcome.type) {
       case "granted":
@@ -228,7 +238,7 @@ class Attempt {
         this.#mayHaveLeft = mayHaveLeft;
         return outcome;
       case "spent":
-        this.#renewToken();
+        this.#startOver("its token was released or evicted meanwhile");
         return undefined;
       case "capacity-mismatch":
         this.#mayHaveLeft = mayHaveLeft;
@@ -245,13 +255,8 @@ class Attempt {
     this.#signal?.throwIfAborted();
     const now = this.#clock.read();
     if (leftMs(granted(sentAt, ttlMs), this.#settings, now) <= 0) {
-      this.#fault = new StorageError(
-        `Cannot acquire lock "${this.#settings.name}" as the answer came after the lease was over: ` +
-          `current value is ${ttlMs} ms`,
-        { transient: true },
-      );
       this.#compensate();
-      this.#renewToken();
+      this.#startOver(`the answer came after the lease was over: current value is ${ttlMs} ms`);
       return undefined;
     }
     this.#won = true;
@@ -269,24 +274,33 @@ class Attempt {
   }
 
   /** The old token is over; whatever was sent under it can grant nothing that we would use. */
-  #renewToken(): void {
+  #startOver(why: string): void {
+    const message = `Cannot acquire lock "${this.#settings.name}" as ${why}`;
+    this.#fault = new StorageError(message, { transient: true });
     this.#token = this.#settings.entropy.uuid();
+    this.#ticketAt = undefined;
     this.#mayHaveLeft = false;
     this.#abandoned.clear();
   }
 
-  /** Waits until nobody of this process is in front. */
+  /**
+   * Waits until nobody of this process is in front. Who has a ticket refreshes it all the same: a lease that
+   * another caller of this process resumed does not cost the place in the queue.
+   */
   async #passGate(): Promise<void> {
-    const { gate, storage, name, permits, capacity, requestTimeoutMs } = this.#settings;
+    const { gate, storage, name, permits, capacity, requestTimeoutMs, queueMs } = this.#settings;
     if (!gate) return;
     this.#turn ??= Gate.of(storage).join(name, permits, capacity, () => this.#waker.wake());
     for (;;) {
       const now = this.#clock.read();
       const blockedMs = this.#turn.blockedMs(now);
-      if (blockedMs <= 0) return this.#promise(requestTimeoutMs);
+      const dueMs = this.#ticketAt
+        ? queueMs * REFRESH - elapsedForHolderMs(this.#ticketAt, now)
+        : Infinity;
+      if (Math.min(blockedMs, dueMs) <= 0) return this.#promise(requestTimeoutMs);
       this.#contended({ type: "held", retryAfterMs: Math.ceil(blockedMs), ahead: 0 });
       this.#waker.clear();
-      await this.#sleep(blockedMs);
+      await this.#sleep(Math.min(blockedMs, dueMs));
     }
   }
 
@@ -305,14 +319,18 @@ class Attempt {
     this.#refused = refused;
   }
 
-  /** Until something expires; no longer than a lost hint, or our own ticket, allows. */
+  /**
+   * Until something expires; no longer than our own ticket, or a lost hint, allows. Nobody gives a hint for
+   * a lease that ran out, and the one that did may be newer than what we know of: so never beyond a ttl.
+   */
   #sleepMs(retryAfterMs: number, tries: number, queued: boolean): number {
-    const { queueMs, storage: { pollMs } } = this.#settings;
+    const { queueMs, ttlMs, storage: { pollMs } } = this.#settings;
     const untilExpiryMs = retryAfterMs + this.#random() * pollMs.min;
     const refreshMs = queueMs * REFRESH;
-    if (this.#watch?.live) return Math.min(untilExpiryMs, Math.max(pollMs.max, refreshMs));
-    const ms = Math.min(untilExpiryMs, backoffMs(tries, pollMs, this.#random()));
-    return queued ? Math.min(ms, refreshMs) : ms;
+    const ms = this.#watch?.live
+      ? Math.max(pollMs.max, Math.min(refreshMs, ttlMs))
+      : backoffMs(tries, pollMs, this.#random());
+    return Math.min(untilExpiryMs, queued ? Math.min(ms, refreshMs) : ms);
   }
 
   /** Sleeps, at most until the last moment at which one more try makes sense. */

@@ -15,7 +15,8 @@
  *
  * @module
  */
-import type { Holder, LeaseRecord, Spent, Ticket } from "./record.ts";
+import { StorageError } from "./errors.ts";
+import { EMPTY_RECORD, type Holder, type LeaseRecord, type Spent, type Ticket } from "./record.ts";
 
 const INTEGER = "(0|[1-9]\\d{0,15})";
 const TOKEN = "([A-Za-z0-9-]{2,36})";
@@ -29,7 +30,9 @@ const SPENT = new RegExp(`^s ${TOKEN} (released|unheld|evicted|adopted) ${INTEGE
 const OTHER = /^[a-z] \P{Cc}*$/u;
 
 /** The most bytes of lines of unknown kinds that a record may carry, so that it stays below 64 KiB. */
-const MAX_EXTRA_LENGTH = 2048;
+const MAX_EXTRA_BYTES = 2048;
+
+const utf8 = new TextEncoder();
 
 /**
  * Writes a record as text.
@@ -50,8 +53,12 @@ export function encodeRecord(record: LeaseRecord): string {
     lines.push(`t ${t.token} ${t.permits} ${t.fair ? 1 : 0} ${t.expiresAtMs}`);
   }
   for (const s of record.spent) lines.push(`s ${s.token} ${s.end} ${s.expiresAtMs}`);
-  const text = [...lines, ...record.extra].join("\n") + "\n";
+  lines.push(...record.extra);
+  const text = lines.join("\n") + "\n";
   decodeRecord(text);
+  if (text.split("\n").length > lines.length + 1) {
+    throw new RangeError("Cannot write record as one of its texts has a line feed");
+  }
   return text;
 }
 
@@ -66,9 +73,11 @@ export function decodeRecord(text: string): LeaseRecord {
   const lines = text.split("\n");
   const header = HEADER.exec(lines[0]!);
   if (!header || lines.pop() !== "") {
+    // No more of it is shown: what we cannot read may be a credential.
+    const start = /^holdfast \d{1,9}/.exec(text)?.[0];
     throw new RangeError(
-      /^holdfast \d/.test(text)
-        ? `Cannot read record as its version or shape is unknown: current value is "${lines[0]}"`
+      start
+        ? `Cannot read record as its version or shape is unknown: current value is "${start}"`
         : `Cannot read record as it does not start with "holdfast 1"`,
     );
   }
@@ -76,7 +85,7 @@ export function decodeRecord(text: string): LeaseRecord {
   const tickets: Ticket[] = [];
   const spent: Spent[] = [];
   const extra: string[] = [];
-  let extraLength = 0;
+  let extraBytes = 0;
   for (let i = 1; i < lines.length; i++) {
     const line = lines[i]!;
     let m: RegExpExecArray | null;
@@ -102,18 +111,38 @@ export function decodeRecord(text: string): LeaseRecord {
       spent.push({ token: m[1]!, end: m[2] as Spent["end"], expiresAtMs: integer(m[3]) });
     } else if (OTHER.test(line) && !/^[hts]/.test(line)) {
       extra.push(line);
-      extraLength += line.length + 1;
+      extraBytes += utf8.encode(line).length + 1;
     } else {
       throw new RangeError(`Cannot read record as its line ${i + 1} is malformed`);
     }
   }
-  if (extraLength > MAX_EXTRA_LENGTH) {
+  if (extraBytes > MAX_EXTRA_BYTES) {
     throw new RangeError(
-      `Cannot read record as its unknown lines exceed ${MAX_EXTRA_LENGTH} characters: ` +
-        `current value is ${extraLength}`,
+      `Cannot read record as its unknown lines exceed ${MAX_EXTRA_BYTES} bytes: ` +
+        `current value is ${extraBytes}`,
     );
   }
   return { fence: integer(header[1]), holders, tickets, spent, extra };
+}
+
+/**
+ * Reads what a product stores under a key.
+ *
+ * @param key the key, for the message
+ * @param value the stored text, `null` where there is none
+ * @returns the record
+ * @throws {StorageError} if it is not a record of ours, which is then neither free nor to be overwritten
+ */
+export function decodeStored(key: string, value: string | null): LeaseRecord {
+  if (value === null) return EMPTY_RECORD;
+  try {
+    return decodeRecord(value);
+  } catch (cause) {
+    throw new StorageError(`Cannot use key "${key}" as its value is not a Holdfast record`, {
+      transient: false,
+      cause,
+    });
+  }
 }
 
 /**

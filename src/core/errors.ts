@@ -40,6 +40,8 @@ export class HoldfastError extends Error {
   readonly code: ErrorCode;
 
   /**
+   * Makes an error.
+   *
    * @param code says what happened, for programs
    * @param message says what happened, for people
    * @param options `cause`: the error behind this one
@@ -59,10 +61,16 @@ export class HoldfastError extends Error {
 
 /** The lock stayed held by others for as long as the caller would wait. */
 export class LockTimeoutError extends HoldfastError {
+  /** What `code` of every instance is. */
   static override readonly code = "lock-timeout";
+  /** The name of the class, also in minified code. */
   override readonly name = "LockTimeoutError";
 
-  /** @param message says which lock and how long */
+  /**
+   * Makes an error.
+   *
+   * @param message says which lock and how long
+   */
   constructor(message: string) {
     super("lock-timeout", message);
   }
@@ -70,7 +78,9 @@ export class LockTimeoutError extends HoldfastError {
 
 /** The lease is not held any more. `reason` says why. */
 export class LeaseLostError extends HoldfastError {
+  /** What `code` of every instance is. */
   static override readonly code = "lease-lost";
+  /** The name of the class, also in minified code. */
   override readonly name = "LeaseLostError";
   /** Why the lease is not held. */
   readonly reason: LossReason;
@@ -80,6 +90,8 @@ export class LeaseLostError extends HoldfastError {
   readonly value: unknown;
 
   /**
+   * Makes an error.
+   *
    * @param message says which lease and why
    * @param details `reason`; `value` if the work returned one; `cause`
    */
@@ -96,7 +108,9 @@ export class LeaseLostError extends HoldfastError {
 
 /** The storage failed, or did not answer: the outcome is unknown, which is neither free nor held. */
 export class StorageError extends HoldfastError {
+  /** What `code` of every instance is. */
   static override readonly code = "storage";
+  /** The name of the class, also in minified code. */
   override readonly name = "StorageError";
   /** Whether asking again may help; false for wrong credentials, a wrong schema, a foreign record. */
   readonly transient: boolean;
@@ -104,6 +118,8 @@ export class StorageError extends HoldfastError {
   readonly index: number | undefined;
 
   /**
+   * Makes an error.
+   *
    * @param message says what failed, and the key
    * @param details `transient`: whether asking again may help; `index`; `cause`
    */
@@ -123,12 +139,16 @@ export class StorageError extends HoldfastError {
 
 /** A write came with a fencing token that is not, or no longer, the right one. Nothing was written. */
 export class StaleFenceError extends HoldfastError {
+  /** What `code` of every instance is. */
   static override readonly code = "stale-fence";
+  /** The name of the class, also in minified code. */
   override readonly name = "StaleFenceError";
   /** The fencing token of the write. */
   readonly fence: number;
 
   /**
+   * Makes an error.
+   *
    * @param message says which resource or lock
    * @param details `fence`: the fencing token of the write; `cause`
    */

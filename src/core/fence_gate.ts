@@ -49,7 +49,11 @@ export interface FenceGateOptions {
 export class FenceGate {
   readonly #store: FenceStore;
 
-  /** @param options `store`: where marks are kept */
+  /**
+   * Makes a gate.
+   *
+   * @param options `store`: where marks are kept
+   */
   constructor(options: FenceGateOptions = {}) {
     this.#store = options.store ?? memoryStore();
   }

@@ -25,6 +25,9 @@ interface Line {
   readonly waiters: Place[];
 }
 
+/** For how long those behind believe in one who has not promised anything yet, in milliseconds. */
+const UNTIL_PROMISED_MS = 1;
+
 const gates = new WeakMap<LeaseStorage, Gate>();
 
 /** The lines of one process in front of one storage. */
@@ -57,11 +60,17 @@ export class Gate {
 
   /** Takes the last place in the line of a lock. `wake` is called when it is worth looking again. */
   join(name: string, permits: number, capacity: number, wake: () => void): Turn {
-    let line = this.#lines.get(name);
-    if (!line) this.#lines.set(name, line = { holders: new Set(), waiters: [] });
-    const place: Place = { permits, wake, trustedMs: () => 0 };
+    const place: Place = { permits, wake, trustedMs: () => UNTIL_PROMISED_MS };
+    const line = this.line(name);
     line.waiters.push(place);
     return new Turn(this, name, capacity, line, place);
+  }
+
+  /** The line of a lock; a new one if nobody stands there. */
+  line(name: string): Line {
+    let line = this.#lines.get(name);
+    if (!line) this.#lines.set(name, line = { holders: new Set(), waiters: [] });
+    return line;
   }
 
   /** Forgets a line that nobody stands in. */
@@ -76,8 +85,8 @@ export class Turn {
   readonly #gate: Gate;
   readonly #name: string;
   readonly #capacity: number;
-  readonly #line: Line;
   readonly #place: Place;
+  #line: Line;
 
   /** Made by {@linkcode Gate.join}. */
   constructor(gate: Gate, name: string, capacity: number, line: Line, place: Place) {
@@ -89,15 +98,22 @@ export class Turn {
   }
 
   /**
-   * For how long this place has to wait for whoever is in front, in milliseconds.
+   * For how long this place has to wait for whoever is in front, in milliseconds. Whoever did not act in
+   * time loses its place, so that no hint goes to the dead; one that comes back stands at the end.
    *
    * @returns 0 if it may talk to the storage
    */
   blockedMs(now: Stamp): number {
+    let at = this.#line.waiters.indexOf(this.#place);
+    if (at < 0) {
+      this.#line = this.#gate.line(this.#name);
+      at = this.#line.waiters.push(this.#place) - 1;
+    }
     const { waiters } = this.#line;
-    for (let i = waiters.indexOf(this.#place) - 1; i >= 0; i--) {
-      const trustedMs = waiters[i]!.trustedMs(now);
+    while (at > 0) {
+      const trustedMs = waiters[--at]!.trustedMs(now);
       if (trustedMs > 0) return trustedMs;
+      waiters.splice(at, 1);
     }
     return this.#gate.blockedByHoldersMs(this.#name, this.#place.permits, this.#capacity, now);
   }
@@ -111,6 +127,7 @@ export class Turn {
   hold(trustedMs: (now: Stamp) => number): void {
     this.#place.trustedMs = trustedMs;
     this.#remove();
+    this.#line = this.#gate.line(this.#name);
     this.#line.holders.add(this.#place);
     this.#wakeFirst();
   }

@@ -27,7 +27,7 @@ import { sendRequest } from "./request.ts";
 import type { Settings, WaitUntil } from "./settings.ts";
 
 /** Where a lease is in its life, for its user. */
-export type LeaseStatus = Life["status"];
+export type LeaseStatus = "held" | "released" | "detached" | "lost";
 
 /** What a grant is made of. */
 export interface Grant {
@@ -66,7 +66,7 @@ export class Holding implements Beating {
   /** After the reply: `minHoldMs` counts as an observer does. */
   readonly #grantedAt: Stamp;
   #loop: Heartbeat | undefined;
-  #renewal: { settled: Promise<void>; abort: (reason: unknown) => void } | undefined;
+  readonly #renewals = new Set<{ settled: Promise<void>; abort: (reason: unknown) => void }>();
   #releasing: Promise<boolean> | undefined;
   #error: LeaseLostError | undefined;
 
@@ -127,7 +127,8 @@ export class Holding implements Beating {
   }
 
   renewInMs(now: Stamp): number {
-    if (this.#life.status !== "held" || this.#renewal || !this.settings.autoRenew) return Infinity;
+    const isUnderWay = this.#renewals.size > 0;
+    if (this.#life.status !== "held" || isUnderWay || !this.settings.autoRenew) return Infinity;
     return renewInMs(this.#life, this.settings, now);
   }
 
@@ -149,9 +150,10 @@ export class Holding implements Beating {
   }
 
   renewing(settled: Promise<void>, abort: (reason: unknown) => void): void {
-    const renewal = this.#renewal = { settled, abort };
+    const renewal = { settled, abort };
+    this.#renewals.add(renewal);
     settled.finally(() => {
-      if (this.#renewal === renewal) this.#renewal = undefined;
+      this.#renewals.delete(renewal);
       this.#loop?.touch(this);
     });
   }
@@ -187,11 +189,13 @@ export class Holding implements Beating {
     const command = this.renewal(sentAt, ttlMs);
     const limitMs = Math.min(this.requestTimeoutMs, this.leftMs(sentAt));
     const what = `renew lease "${this.name}"`;
+    const { result, abort } = sendRequest(
+      { clock, limitMs, what, keepAlive: true },
+      (signal) => storage.execute(this.name, command, { signal }),
+    );
+    this.renewing(result.then(() => {}, () => {}), abort);
     try {
-      const outcome = await sendRequest(
-        { clock, limitMs, what, keepAlive: true },
-        (signal) => storage.execute(this.name, command, { signal }),
-      ).result;
+      const outcome = await result;
       this.answered(sentAt, command, { outcome });
     } catch (error) {
       this.answered(sentAt, command, { error });
@@ -206,10 +210,9 @@ export class Holding implements Beating {
     if (this.#releasing) return this.#releasing;
     const { status } = this;
     if (status === "lost" || status === "detached") return Promise.resolve(false);
-    const inFlight = this.#renewal;
+    const inFlight = [...this.#renewals];
     if (status === "held") this.#end("released", "released");
-    inFlight?.abort(new HoldfastError("lease-lost", `Lease "${this.name}" is being released`));
-    return this.#releasing = this.#giveBack(awaited, inFlight?.settled);
+    return this.#releasing = this.#giveBack(awaited, inFlight.map((renewal) => renewal.settled));
   }
 
   /** Ends the lease for this process without giving it back. */
@@ -217,7 +220,6 @@ export class Holding implements Beating {
     if (this.error) throw this.error;
     const { fence } = this.grant;
     const remainingMs = this.leftMs(this.settings.clock.read());
-    this.#renewal?.abort(new HoldfastError("lease-lost", `Lease "${this.name}" is detached`));
     this.#end("detached", "detached");
     this.emit({ type: "detached", name: this.name, fence, remainingMs });
   }
@@ -243,21 +245,24 @@ export class Holding implements Beating {
     this.onLost = undefined;
   }
 
-  /** Leaves the loop and opens the gate, so that the next waiter of this process can go on. */
+  /** Stops renewing and opens the gate, so that the next waiter of this process can go on. */
   #end(status: "released" | "detached" | "lost", reason: LossReason): void {
     this.#life = { status, reason };
+    for (const { abort } of this.#renewals) {
+      abort(new HoldfastError("lease-lost", `Lease "${this.name}" is ${WORDS[reason]}`));
+    }
     this.#loop?.remove(this);
     this.pinned = undefined;
     this.grant.turn?.leave();
   }
 
-  async #giveBack(awaited: boolean, renewal: Promise<void> | undefined): Promise<boolean> {
+  async #giveBack(awaited: boolean, renewals: readonly Promise<void>[]): Promise<boolean> {
     const { clock, entropy } = this.settings;
     const { fence } = this.grant;
     try {
       for (let tries = 1;; tries++) {
         try {
-          const [{ freed }] = await Promise.all([this.#sendRelease(), renewal]);
+          const [{ freed }] = await Promise.all([this.#sendRelease(), ...renewals]);
           const heldMs = elapsedForObserverMs(this.#grantedAt, clock.read());
           this.emit({ type: "released", name: this.name, fence, heldMs, awaited });
           // A second release finds nothing to give back.

@@ -13,14 +13,14 @@ import {
 import { backoffMs } from "./backoff.ts";
 import { sleep } from "./clock.ts";
 import { LeaseLostError, StorageError } from "./errors.ts";
-
 import { Gate } from "./gate.ts";
 import { Holding, RELEASE_TRIES, RETRY_MS } from "./holding.ts";
 import { type Baton, Lease } from "./lease.ts";
+import { ttlToAskMs } from "./lifecycle.ts";
 import type { Command, HolderView, OutcomeOf } from "./record.ts";
 import { sendRequest } from "./request.ts";
 import { checkName, type LockOptions, type Settings, settingsOf } from "./settings.ts";
-import { checkMs } from "./validate.ts";
+import { checkInteger, checkMs } from "./validate.ts";
 
 /** What {@linkcode Lock.tryWith} came to. */
 export type TryWithResult<T> =
@@ -75,6 +75,8 @@ export class Lock {
   readonly #settings: Settings;
 
   /**
+   * Makes the address of a lock; nothing is sent.
+   *
    * @param options where the lock lives, its name, and how its leases behave
    * @throws {TypeError | RangeError} if an option is wrong
    */
@@ -177,9 +179,11 @@ export class Lock {
    *
    * @param fence only the holding with this fencing token; all of them if absent
    * @returns how many holdings were removed
+   * @throws {TypeError | RangeError} if `fence` is not a positive integer
    * @throws {StorageError} if the storage failed
    */
   async forceRelease(fence?: number): Promise<number> {
+    if (fence !== undefined) checkInteger("fence", fence, 1, Number.MAX_SAFE_INTEGER);
     const { fence: maxFence } = await this.inspect();
     const { count } = await this.#ask("release", { type: "evict", fence, maxFence });
     return count;
@@ -197,10 +201,11 @@ export class Lock {
    */
   async resume(baton: unknown): Promise<Lease | null> {
     const { token, fencingToken: fence } = this.#checkBaton(baton);
-    const { name, clock, ttlMs, permits, capacity, gate, storage, waitUntil } = this.#settings;
+    const { name, clock, permits, capacity, gate, storage, waitUntil } = this.#settings;
     const newToken = this.#settings.entropy.uuid();
     const startedAt = clock.read();
     let sentAt = startedAt;
+    const ttlMs = ttlToAskMs(this.#settings.ttlMs, undefined, this.#settings, sentAt);
     const outcome = await this.#ask("resume", () => {
       sentAt = clock.read();
       return { type: "adopt", token, fence, newToken, ttlMs };
@@ -285,9 +290,8 @@ async function end(lease: Lease): Promise<LeaseLostError | undefined> {
   return undefined;
 }
 
-/** Whether work ended because its lease was lost: with the reason itself, or an abort that it caused. */
+/** Whether work ended with an abort that the loss of its lease caused. */
 function isCausedBy(error: unknown, lost: LeaseLostError): boolean {
-  if (error === lost) return true;
   const { name, cause } = (error ?? {}) as { name?: unknown; cause?: unknown };
   return name === "AbortError" || cause === lost;
 }

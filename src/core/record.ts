@@ -296,6 +296,9 @@ export const MAX_ENTRIES = 256;
 /** How many spent tokens a record remembers. */
 export const MAX_SPENT = 16;
 
+/** A ticket is fresh, and asking again does not write it, for this part of its time. */
+export const FRESH = 8;
+
 /** The record of a lock that nobody ever took. */
 export const EMPTY_RECORD: LeaseRecord = {
   fence: 0,
@@ -406,8 +409,10 @@ function wait(
   if (place < 0 && tickets.length >= MAX_ENTRIES) {
     return { record, outcome: { type: "full", retryAfterMs: held.retryAfterMs } };
   }
-  const { token, permits, fair } = command;
-  const expiresAtMs = Math.max(tickets[place]?.expiresAtMs ?? 0, expiry(command.queueMs, now));
+  const { token, permits, fair, queueMs } = command;
+  const expiresAtMs = expiry(queueMs, now);
+  const old = tickets[place];
+  if (old && expiresAtMs - old.expiresAtMs <= queueMs / FRESH) return { record, outcome: held };
   const ticket: Ticket = { token, permits, fair, expiresAtMs };
   const next = place < 0 ? [...tickets, ticket] : tickets.map((t, i) => i === place ? ticket : t);
   return { record: { ...record, tickets: next }, outcome: held };

@@ -9,12 +9,11 @@
  * @module
  */
 import { backoffMs } from "./backoff.ts";
-import { type Clock, elapsedForObserverMs, sleep, type Stamp, systemClock } from "./clock.ts";
-import { decodeRecord, encodeRecord, lastExpiryMs } from "./codec.ts";
+import { type Clock, sleep, systemClock } from "./clock.ts";
+import { decodeStored, encodeRecord, lastExpiryMs } from "./codec.ts";
 import { type Entropy, systemEntropy } from "./entropy.ts";
 import { StorageError } from "./errors.ts";
 import {
-  type Beat,
   type Command,
   EMPTY_RECORD,
   type Held,
@@ -23,6 +22,7 @@ import {
   type OutcomeOf,
   step,
 } from "./record.ts";
+import { putBounded, Sightings } from "./sightings.ts";
 import type { ExecuteOptions, LeaseStorage, PollMs, Watch } from "./storage.ts";
 import { checkMs, checkPollMs } from "./validate.ts";
 
@@ -133,14 +133,8 @@ export interface RegisterTraits {
 /** For how long a record outlives its last expiry unless the user says otherwise, in milliseconds. */
 export const DEFAULT_RETENTION_MS = 3_600_000;
 
-/** How many names a storage remembers, for records and for sightings. */
-const MAX_REMEMBERED = 1000;
-
 /** After how many lost races in a row a command is given up for now. */
 const MAX_TRIES = 64;
-
-/** Client clocks run within 1 % of each other. */
-const OBSERVER_MARGIN = 1.01;
 
 const CONFLICT_BACKOFF_MS: PollMs = { min: 1, max: 50 };
 
@@ -154,12 +148,6 @@ interface Known<V> {
 interface Memory<V> extends Known<V> {
   /** False after the memory was wrong: the next command reads first. */
   readonly trusted: boolean;
-}
-
-/** Since when a holding has been seen without a change. */
-interface Sighting extends Beat {
-  readonly ttlMs: number;
-  readonly since: Stamp;
 }
 
 /** A {@linkcode LeaseStorage} over any {@linkcode Register}. */
@@ -179,9 +167,11 @@ export class RegisterStorage<V> implements LeaseStorage {
   readonly #clock: Clock;
   readonly #entropy: Entropy;
   readonly #memory = new Map<string, Memory<V>>();
-  readonly #sightings = new Map<string, readonly Sighting[]>();
+  readonly #sightings: Sightings;
 
   /**
+   * Puts a lease storage around a register.
+   *
    * @param register the product
    * @param traits what the product can do
    * @param options what the user decides; `pollMs` must be given
@@ -201,6 +191,7 @@ export class RegisterStorage<V> implements LeaseStorage {
     this.#retentionMs = checkMs("retentionMs", options.retentionMs ?? DEFAULT_RETENTION_MS);
     this.#clock = options.clock ?? systemClock;
     this.#entropy = options.entropy ?? systemEntropy;
+    this.#sightings = new Sightings(this.#clock, this.maxClockSkewMs);
     if (register.watch) this.watch = register.watch.bind(register);
   }
 
@@ -231,22 +222,28 @@ export class RegisterStorage<V> implements LeaseStorage {
         fresh = true;
         if (tries === 0) memoryHeld = this.#remembers(name, known.seen);
       }
+      if (fresh && !memoryHeld) this.#remember(name, { ...known, trusted: false });
       const { record, seen }: Known<V> = known;
       if (fresh && attempted?.value === seen.value) return attempted!.outcome;
 
       const next = step(
         record,
-        this.#complete(name, command),
+        this.#sightings.complete(name, command),
         this.#nowUs(seen),
         this.maxClockSkewMs,
       );
       if (next.record === record) {
         // A refusal is only ever given from a fresh read.
-        if (fresh) return next.outcome;
-        known = undefined;
-        continue;
+        if (!fresh) {
+          known = undefined;
+          continue;
+        }
+        this.#remember(name, { record, seen, trusted: memoryHeld });
+        return next.outcome;
       }
 
+      // Whoever gave up must not be followed by a write.
+      options.signal?.throwIfAborted();
       const value = encodeRecord(next.record);
       const { fence } = next.record;
       const retainUntilMs = lastExpiryMs(next.record) + this.#retentionFor(command);
@@ -323,41 +320,9 @@ export class RegisterStorage<V> implements LeaseStorage {
 
   /** Reads a record, and notes since when each holding has been unchanged: from after the reply. */
   #decode(name: string, seen: Versioned<V>): Known<V> {
-    let record = EMPTY_RECORD;
-    try {
-      if (seen.value !== null) record = decodeRecord(seen.value);
-    } catch (cause) {
-      throw new StorageError(
-        `Cannot use key "${this.#register.key(name)}" as its value is not a Holdfast record`,
-        { transient: false, cause },
-      );
-    }
-    if (!this.#serverTime) this.#sight(name, record);
+    const record = decodeStored(this.#register.key(name), seen.value);
+    if (!this.#serverTime) this.#sightings.see(name, record);
     return { record, seen };
-  }
-
-  #sight(name: string, record: LeaseRecord): void {
-    const before = this.#sightings.get(name);
-    this.#sightings.delete(name);
-    if (record.holders.length === 0) return;
-    const since = this.#clock.read();
-    const sightings = record.holders.map(({ fence, beats, ttlMs }) =>
-      before?.find((s) => s.fence === fence && s.beats === beats) ?? { fence, beats, ttlMs, since }
-    );
-    putBounded(this.#sightings, name, sightings);
-  }
-
-  /** Adds to an acquire which holdings we have watched for longer than they can live. */
-  #complete<C extends Command>(name: string, command: C): C {
-    const sightings = this.#sightings.get(name);
-    if (command.type !== "acquire" || !sightings) return command;
-    const now = this.#clock.read();
-    const dead = sightings.filter((s) =>
-      elapsedForObserverMs(s.since, now) >= (s.ttlMs + this.maxClockSkewMs) * OBSERVER_MARGIN
-    );
-    return dead.length === 0
-      ? command
-      : { ...command, presumedDead: [...command.presumedDead, ...dead] };
   }
 
   #nowUs(seen: Versioned<V>): number {
@@ -382,11 +347,4 @@ function changeOf(before: LeaseRecord, after: LeaseRecord): Change {
       h.token !== null && !others.holders.some((o) => o.token === h.token && o.fence === h.fence)
     );
   return { granted: without(after, before), ended: without(before, after) };
-}
-
-/** Sets an entry of a map that forgets its oldest beyond {@linkcode MAX_REMEMBERED}. */
-function putBounded<T>(map: Map<string, T>, name: string, value: T): void {
-  map.delete(name);
-  map.set(name, value);
-  if (map.size > MAX_REMEMBERED) map.delete(map.keys().next().value!);
 }

@@ -57,7 +57,11 @@ export class MemoryStorage implements LeaseStorage {
   readonly #watchers = new Map<string, Set<(next?: string) => void>>();
   #sweepAt = SWEEP_FROM;
 
-  /** @param options `clock`: says the time */
+  /**
+   * Makes an empty storage.
+   *
+   * @param options `clock`: says the time
+   */
   constructor(options: MemoryStorageOptions = {}) {
     this.#clock = options.clock ?? systemClock;
   }

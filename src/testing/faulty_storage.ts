@@ -80,6 +80,8 @@ export class FaultyStorage implements LeaseStorage {
   readonly #script: { fault: Fault; left: number; when: FaultOptions["when"] }[] = [];
 
   /**
+   * Wraps a storage.
+   *
    * @param storage the storage behind
    * @param options `clock`, `draw`
    */

@@ -35,7 +35,11 @@ export class ManualClock implements Clock {
   #order = 0;
   readonly #timers = new Set<Timer>();
 
-  /** @param startMs the wall clock's first reading, in milliseconds since the epoch */
+  /**
+   * Makes a clock that stands still.
+   *
+   * @param startMs the wall clock's first reading, in milliseconds since the epoch
+   */
   constructor(startMs = 1_700_000_000_000) {
     this.#wallMs = startMs;
   }
