@@ -18,10 +18,14 @@ export type StoredItem = Record<string, { S?: string | undefined }>;
 export type NewItem = Record<string, AttributeValue>;
 
 /** A request that DynamoDB runs only under a condition. */
-interface Conditional {
+export interface Conditional {
+  /** The table. */
   TableName: string;
+  /** The condition. */
   ConditionExpression: string;
+  /** What `#x` stands for in it. */
   ExpressionAttributeNames: Record<string, string>;
+  /** What `:x` stands for in it. */
   ExpressionAttributeValues?: NewItem;
 }
 
@@ -122,12 +126,24 @@ const CREDENTIALS = [
 ];
 
 /** What is used of an error of the SDK. */
-interface SdkError {
+export interface SdkError {
+  /** What the service calls it. */
   readonly name: string;
+  /** For people. */
   readonly message: string;
+  /** Who is to blame, where the service answered. */
   readonly $fault?: "client" | "server";
+  /** About the requests, if there were any. */
   readonly $metadata?: unknown;
+  /** What is there instead, where a condition did not hold. */
   readonly Item?: StoredItem;
+  /** One for each element of a transaction that was cancelled. */
+  readonly CancellationReasons?: readonly { readonly Code?: string | undefined }[];
+}
+
+/** What is sent along with a request that the caller may abort. */
+export function requestOptions(signal: AbortSignal | undefined): RequestOptions {
+  return signal ? { abortSignal: signal } : {};
 }
 
 /** Whether an error is the one that the SDK documents under `name`. */
@@ -135,58 +151,54 @@ export function isNamed(error: unknown, name: string): error is SdkError {
   return error instanceof Error && error.name === name;
 }
 
+/** What was tried, for the error's message. */
+export interface Attempt {
+  /** What could not be done: `Cannot read key "x"`. */
+  readonly what: string;
+  /** The table, as the message has to call it. */
+  readonly table: string;
+  /** The rights that it takes. */
+  readonly rights: string;
+  /** Why DynamoDB would find the request invalid. */
+  readonly invalid: string;
+  /** The caller's. */
+  readonly signal: AbortSignal | undefined;
+}
+
 /**
  * Makes the error that users see.
  *
  * @param error what the SDK threw
- * @param what what could not be done, for the message
- * @param table the table
- * @param signal the caller's
+ * @param attempt what was tried
  * @returns the error with the SDK's as its cause; the signal's reason if that has aborted
  */
-export function toStorageError(
-  error: unknown,
-  what: string,
-  table: string,
-  signal: AbortSignal | undefined,
-): unknown {
-  if (signal?.aborted) return signal.reason;
+export function toStorageError(error: unknown, attempt: Attempt): unknown {
+  if (attempt.signal?.aborted) return attempt.signal.reason;
   if (!(error instanceof Error)) return error;
   const { name, $fault, $metadata }: SdkError = error;
-  const constraint = advice(name, table);
-  // What has no metadata was never sent: no region, no credentials, an input that cannot be written.
+  const { what } = attempt;
+  const reason = adviceFor(name, attempt);
+  if (reason) return fault(`${what} as ${reason}`, false, error);
+  // Errors without a name of their own (a refused connection, no region) say it in their message.
+  const value = name === "Error" ? error.message : name;
+  // What has no metadata was never sent: no region, an input that cannot be written.
   const refused = $metadata === undefined || ($fault === "client" && !TRANSIENT.includes(name));
-  if (constraint !== undefined) return fault(`${what} as ${constraint}`, false, error);
   return refused
-    ? fault(
-      `${what} as DynamoDB or its client refuses: current value is ${said(error)}`,
-      false,
-      error,
-    )
-    : fault(`${what} as DynamoDB must answer: current value is ${said(error)}`, true, error);
+    ? fault(`${what} as DynamoDB or its client refuses: current value is ${value}`, false, error)
+    : fault(`${what} as DynamoDB must answer: current value is ${value}`, true, error);
 }
 
 /** What the user can do about an error that has a known reason. */
-function advice(name: string, table: string): string | undefined {
+function adviceFor(name: string, { table, rights, invalid }: Attempt): string | undefined {
   if (name === "ResourceNotFoundException") {
-    return `table "${table}" is missing or not active: create it with createTable()`;
+    return `${table} is missing: create it with createTable()`;
   }
-  if (name === "AccessDeniedException") {
-    return `the credentials have too few rights on table "${table}": ` +
-      `allow dynamodb:GetItem and dynamodb:PutItem`;
-  }
-  if (name === "ValidationException") {
-    return `table "${table}" is not made for it: call checkTable() to see why`;
-  }
+  if (name === "AccessDeniedException") return `the credentials must have the rights ${rights}`;
+  if (name === "ValidationException") return invalid;
   if (CREDENTIALS.includes(name)) {
-    return `DynamoDB needs valid credentials: configure the client: current value is ${name}`;
+    return `the client must have valid credentials: current value is ${name}`;
   }
   return undefined;
-}
-
-/** Errors without a name of their own (a refused connection, no region) say it in their message. */
-function said(error: SdkError): string {
-  return error.name === "Error" ? error.message : error.name;
 }
 
 function fault(message: string, transient: boolean, cause: Error): StorageError {

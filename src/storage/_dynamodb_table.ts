@@ -8,7 +8,7 @@ import { StorageError } from "../core/errors.ts";
 import {
   type DynamoDbTableClient,
   isNamed,
-  type RequestOptions,
+  requestOptions,
   type TableDescription,
   toStorageError,
 } from "./_dynamodb_client.ts";
@@ -28,6 +28,8 @@ export const ATTRIBUTES = {
   /** Number; from when on DynamoDB may delete the item, in seconds since the epoch. */
   ttl: "ttl",
 } as const;
+
+const CHECK_RIGHTS = "dynamodb:DescribeTable, DescribeTimeToLive";
 
 const POLL_MS = 500;
 
@@ -178,7 +180,15 @@ function fault(
   table: string,
   signal: AbortSignal | undefined,
 ): unknown {
-  return toStorageError(error, `Cannot ${verb} table "${table}"`, table, signal);
+  return toStorageError(error, {
+    what: `Cannot ${verb} table "${table}"`,
+    table: "it",
+    rights: verb === "use"
+      ? CHECK_RIGHTS
+      : `dynamodb:CreateTable, UpdateTimeToLive, ${CHECK_RIGHTS}`,
+    invalid: "its name must be one that DynamoDB takes",
+    signal,
+  });
 }
 
 function wrong(table: string, constraint: string, value: string | undefined): StorageError {
@@ -186,8 +196,4 @@ function wrong(table: string, constraint: string, value: string | undefined): St
     `Cannot use table "${table}" as ${constraint}: current value is ${value}`,
     { transient: false },
   );
-}
-
-function requestOptions(signal: AbortSignal | undefined): RequestOptions {
-  return signal ? { abortSignal: signal } : {};
 }
