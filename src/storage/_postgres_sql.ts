@@ -25,6 +25,10 @@ export interface Statements {
    * tokens granted, `$8` channel, `$9` payload or nothing, `$10` fences ended.
    */
   readonly replace: string;
+  /** `$1` names as JSON. */
+  readonly readAll: string;
+  /** `$1` name, version, value and retain_until_ms of each as JSON; for records that keep their fence. */
+  readonly replaceAll: string;
   /** `$1` channel, `$2` payload. */
   readonly notify: string;
   /** `$1` name, `$2` token, `$3` fence. */
@@ -45,7 +49,7 @@ const PURGE_AFTER = "1 minute";
  * Rounded up to the hour: the indexed column then stays the same over most renewals, which keeps the
  * update within its page (a heap-only tuple; PostgreSQL documentation, 73.7).
  */
-const RETAIN_UNTIL = "to_timestamp(($5::text::bigint / 3600000 + 1) * 3600)";
+const retainUntil = (ms: string): string => `to_timestamp((${ms} / 3600000 + 1) * 3600)`;
 
 /**
  * Composes the statements.
@@ -78,21 +82,25 @@ FROM (SELECT) AS one LEFT JOIN ${records} AS r ON r.name = $1::text`,
     // Two writers of the same new name: the second waits for the first to commit, at most lock_timeout.
     create: `
 WITH now AS MATERIALIZED (
-    SELECT set_config('lock_timeout', '100ms', true) AS patience, ${NOW_US} AS us
+    SELECT set_config('lock_timeout', '100ms', true) AS patience,
+      ${NOW_US} - $2::text::bigint BETWEEN 0 AND ${ABSENCE_US}
+        AND NOT EXISTS (SELECT FROM ${records} WHERE name = $1::text) AS is_absent
   ),
   left_over AS MATERIALIZED (
-    SELECT g.fence FROM now, ${guards} AS g WHERE g.name = $1::text FOR UPDATE OF g SKIP LOCKED
+    SELECT g.fence FROM now, ${guards} AS g WHERE is_absent AND g.name = $1::text
+    FOR UPDATE OF g SKIP LOCKED
   ),
   state AS MATERIALIZED (
-    SELECT us - $2::text::bigint BETWEEN 0 AND ${ABSENCE_US} AS is_fresh,
-      (SELECT count(*) FROM left_over) <> (SELECT count(*) FROM ${guards} WHERE name = $1::text)
-        AS is_blocked
+    SELECT is_absent, is_absent AND (SELECT count(*) FROM left_over) <>
+      (SELECT count(*) FROM ${guards} WHERE name = $1::text) AS is_blocked
     FROM now
   ),
   done AS (
     INSERT INTO ${records} (name, version, value, fence, retain_until)
-    SELECT $1::text, gen_random_uuid(), $3::text, $4::text::bigint, ${RETAIN_UNTIL}
-    FROM state WHERE is_fresh AND NOT is_blocked
+    SELECT $1::text, gen_random_uuid(), $3::text, $4::text::bigint, ${
+      retainUntil("$5::text::bigint")
+    }
+    FROM state WHERE is_absent AND NOT is_blocked
     ON CONFLICT (name) DO NOTHING
     RETURNING version
   ),
@@ -113,7 +121,7 @@ WITH now AS MATERIALIZED (
       FOR UPDATE SKIP LOCKED
     )
   )
-SELECT (SELECT version FROM done)::text AS version, is_fresh AND is_blocked AS is_blocked, ${woken}
+SELECT (SELECT version FROM done)::text AS version, is_blocked, ${woken}
 FROM state`,
     replace: `
 WITH mine AS MATERIALIZED (
@@ -134,7 +142,7 @@ WITH mine AS MATERIALIZED (
   done AS (
     UPDATE ${records} AS r
     SET version = gen_random_uuid(), value = $3::text, fence = $4::text::bigint,
-      retain_until = ${RETAIN_UNTIL}
+      retain_until = ${retainUntil("$5::text::bigint")}
     FROM state WHERE r.name = state.name AND NOT is_blocked
     RETURNING r.version
   ),
@@ -144,6 +152,25 @@ WITH mine AS MATERIALIZED (
   ),${granted}
 SELECT (SELECT version FROM done)::text AS version,
   coalesce((SELECT is_blocked FROM state), false) AS is_blocked, ${woken}`,
+    readAll: `
+SELECT r.name AS name, r.version::text AS version, r.value AS value, ${NOW_US}::text AS now_us,
+  pg_is_in_recovery() AS is_replica
+FROM ${records} AS r WHERE r.name IN (SELECT jsonb_array_elements_text($1::text::jsonb))`,
+    replaceAll: `
+WITH next AS MATERIALIZED (
+    SELECT * FROM jsonb_to_recordset($1::text::jsonb)
+      AS n (name text, version uuid, value text, retain_until_ms bigint)
+  ),
+  mine AS MATERIALIZED (
+    SELECT n.* FROM ${records} AS r JOIN next AS n ON r.name = n.name AND r.version = n.version
+    FOR UPDATE OF r SKIP LOCKED
+  )
+UPDATE ${records} AS r
+SET version = gen_random_uuid(), value = mine.value, retain_until = ${
+      retainUntil("retain_until_ms")
+    }
+FROM mine WHERE r.name = mine.name
+RETURNING r.name AS name`,
     notify: `SELECT pg_notify($1::text, $2::text)::text AS woken`,
     checkFence: `SELECT ${fenceFunction}($1::text, $2::text, $3::text::bigint)::text AS held`,
     migrate: migration(schema, records, guards, fenceFunction),
@@ -217,8 +244,10 @@ BEGIN
   IF is_guarded AND clock_timestamp() < held_until THEN
     RETURN;
   END IF;
-  IF has_snapshot AND CASE WHEN is_guarded THEN transaction_timestamp() < held_until
-      ELSE coalesce(last_fence, 0) < holder_fence END THEN
+  IF has_snapshot AND (
+      (is_guarded AND transaction_timestamp() < held_until)
+      OR (NOT is_guarded AND coalesce(last_fence, 0) < holder_fence)
+    ) THEN
     RAISE EXCEPTION 'Cannot check lock "%" as the snapshot of the transaction is too old', lock_name
       USING ERRCODE = '40001', HINT = 'Retry the transaction, with the check as its first statement';
   END IF;

@@ -16,9 +16,7 @@ const AGAIN_MS: PollMs = { min: 250, max: 10_000 };
 
 /** The subscription of one storage. */
 export class PostgresWaker {
-  /** The channel's name; needs no quotes. */
-  readonly channel: string;
-
+  readonly #channel: string;
   readonly #listen: NonNullable<PostgresClient["listen"]>;
   readonly #notify: (payload: string) => Promise<unknown>;
   readonly #clock: Clock;
@@ -32,37 +30,29 @@ export class PostgresWaker {
   #pause: Disposable | undefined;
 
   /**
-   * @param table what the storage is known by to all its clients
-   * @param listen subscribes
-   * @param notify sends a payload to the channel, by the way that writes take
+   * Does nothing until somebody watches.
+   *
+   * @param channel the channel's name; needs no quotes
+   * @param port `listen` subscribes; `notify` sends a payload by the way that writes take
    * @param sources time and jitter
    */
   constructor(
-    table: string,
-    listen: NonNullable<PostgresClient["listen"]>,
-    notify: (channel: string, payload: string) => Promise<unknown>,
+    channel: string,
+    port: {
+      readonly listen: NonNullable<PostgresClient["listen"]>;
+      readonly notify: (channel: string, payload: string) => Promise<unknown>;
+    },
     sources: { readonly clock: Clock; readonly entropy: Entropy },
   ) {
-    this.channel = `holdfast_${hash(table)}`;
-    this.#listen = listen;
-    this.#notify = (payload) => notify(this.channel, payload);
+    this.#channel = channel;
+    this.#listen = port.listen;
+    this.#notify = (payload) => port.notify(channel, payload);
     this.#clock = sources.clock;
     this.#entropy = sources.entropy;
   }
 
-  /**
-   * What to tell when a lock may be free.
-   *
-   * @param name the lock
-   * @param token of the waiter that is meant
-   * @returns the payload
-   */
-  payload(name: string, token: string): string {
-    return `${hash(name)} ${waiterMark(token)}`;
-  }
-
   /** As `LeaseStorage.watch`. */
-  watch(name: string, wake: Wake): Watch {
+  watch(name: string, wake: (next?: string) => void): Watch {
     const key = hash(name);
     let waiters = this.#waiters.get(key);
     if (!waiters) this.#waiters.set(key, waiters = new Set());
@@ -93,7 +83,7 @@ export class PostgresWaker {
     const again = (): void => {
       if (isCurrent()) this.#subscribeLater();
     };
-    this.#subscription = this.#listen(this.channel, {
+    this.#subscription = this.#listen(this.#channel, {
       begun: () => {
         if (!isCurrent()) return;
         this.#isLive = false;
@@ -135,6 +125,27 @@ export class PostgresWaker {
     this.#subscription?.[dispose]();
     this.#subscription = undefined;
   }
+}
+
+/**
+ * Where all clients of a storage are told that locks may be free.
+ *
+ * @param table the record table, quoted
+ * @returns the channel's name; needs no quotes
+ */
+export function channelOf(table: string): string {
+  return `holdfast_${hash(table)}`;
+}
+
+/**
+ * What is told when a lock may be free.
+ *
+ * @param name the lock
+ * @param token of the waiter that is meant
+ * @returns the payload
+ */
+export function wakeUp(name: string, token: string): string {
+  return `${hash(name)} ${waiterMark(token)}`;
 }
 
 function wakeAll(waiters: Iterable<Wake> = [], next?: string): void {

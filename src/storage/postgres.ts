@@ -36,13 +36,21 @@ import { backoffMs } from "../core/backoff.ts";
 import { systemEntropy } from "../core/entropy.ts";
 import { StaleFenceError } from "../core/errors.ts";
 import type { Fenced } from "../core/lease.ts";
-import { RegisterStorage, type RegisterStorageOptions } from "../core/register.ts";
+import type { Outcome } from "../core/record.ts";
+import {
+  DEFAULT_RETENTION_MS,
+  RegisterStorage,
+  type RegisterStorageOptions,
+} from "../core/register.ts";
+import type { Entry, ExecuteOptions } from "../core/storage.ts";
 import { checkText } from "../core/validate.ts";
 import type { PostgresClient } from "./_postgres_clients.ts";
 import { SERIALIZATION_FAILURE, sqlState, STALE_FENCE, storageError } from "./_postgres_errors.ts";
 import { PostgresRegister, type PostgresVersion } from "./_postgres_register.ts";
+import { renewTogether } from "./_postgres_renewals.ts";
 import { type Statements, statementsFor } from "./_postgres_sql.ts";
 
+export type { PostgresVersion } from "./_postgres_register.ts";
 export {
   type ListenHandlers,
   type ListenOptions,
@@ -89,9 +97,12 @@ const MIGRATE_TRIES = 10;
 /** What two migrations at the same time fail with: unique violation, duplicate table, object, function. */
 const MIGRATED_BY_OTHERS = /^(23505|42P07|42710|42723|42P06|40001|40P01|XX000)$/;
 
+/** Gives {@linkcode fenceCheck}, and nobody else, a way in. */
+let fenceCheckTextOf: (storage: PostgresStorage) => string;
+
 /**
- * Keeps leases in Postgres. At most two statements for each command: a read with the server's clock, and a
- * write if something changes. Deletes records of locks that were out of use for `retentionMs`, two for each
+ * Keeps leases in Postgres. At most two statements for each command, and for the renewals of a whole
+ * process: a read with the server's clock, and a write if something changes. Deletes records of locks that were out of use for `retentionMs`, two for each
  * new name.
  *
  * @example
@@ -110,16 +121,18 @@ const MIGRATED_BY_OTHERS = /^(23505|42P07|42710|42723|42P06|40001|40P01|XX000)$/
  * ```
  */
 export class PostgresStorage extends RegisterStorage<PostgresVersion> {
-  /** The function that {@linkcode fenceCheck} calls, quoted, for a `GRANT EXECUTE`. */
-  readonly fenceFunction: string;
-  /** The statement that {@linkcode fenceCheck} returns. */
-  readonly fenceCheckText: string;
-
+  readonly #register: PostgresRegister;
   readonly #client: PostgresClient;
   readonly #statements: Statements;
   readonly #options: PostgresStorageOptions;
 
+  static {
+    fenceCheckTextOf = (storage) => storage.#statements.checkFence;
+  }
+
   /**
+   * Takes a client.
+   *
    * @param client the user's client, adapted: {@linkcode postgresJs}, {@linkcode nodePg},
    *   {@linkcode pglite}
    * @param options `schema`, `table`, `retentionMs`, `pollMs`
@@ -129,16 +142,36 @@ export class PostgresStorage extends RegisterStorage<PostgresVersion> {
       checkText("schema", options.schema ?? "public", 1, 63),
       checkText("table", options.table ?? "holdfast", 1, LONGEST_TABLE),
     );
+    const register = new PostgresRegister(client, statements, options);
     super(
-      new PostgresRegister(client, statements, options),
-      { serverTime: true, wakesTickets: client.listen !== undefined },
+      register,
+      { serverTime: true, wakesTickets: true },
       { ...options, pollMs: options.pollMs ?? { min: 50, max: 1000 } },
     );
-    this.fenceFunction = statements.fenceFunction;
-    this.fenceCheckText = statements.checkFence;
+    this.#register = register;
     this.#client = client;
     this.#statements = statements;
     this.#options = options;
+  }
+
+  /**
+   * Applies many commands: all renewals together, by one read and one write; what else there is, and what
+   * meets another write, each for itself.
+   *
+   * @param entries locks and what to do to them
+   * @param options `signal`: stops the work between two requests
+   * @returns an outcome or an error for each
+   * @throws {StorageError} if the outcome of the renewals is unknown
+   */
+  async executeAll(
+    entries: readonly Entry[],
+    options: ExecuteOptions = {},
+  ): Promise<PromiseSettledResult<Outcome>[]> {
+    const retentionMs = this.#options.retentionMs ?? DEFAULT_RETENTION_MS;
+    const renewed = await renewTogether(this.#register, entries, retentionMs);
+    return Promise.allSettled(
+      entries.map(({ name, command }, i) => renewed[i] ?? this.execute(name, command, options)),
+    );
   }
 
   /**
@@ -197,14 +230,9 @@ export class PostgresStorage extends RegisterStorage<PostgresVersion> {
  * @param lease the lease
  * @returns the statement; its values are all strings
  */
-export function fenceCheck(
-  storage: Pick<PostgresStorage, "fenceCheckText">,
-  lease: Fenced,
-): FenceCheck {
-  return {
-    text: storage.fenceCheckText,
-    values: [lease.name, lease.token, `${lease.fencingToken}`],
-  };
+export function fenceCheck(storage: PostgresStorage, lease: Fenced): FenceCheck {
+  const { name, token, fencingToken } = lease;
+  return { text: fenceCheckTextOf(storage), values: [name, token, `${fencingToken}`] };
 }
 
 /**
