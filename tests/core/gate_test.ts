@@ -4,7 +4,7 @@ import { Gate, type Turn } from "../../src/core/gate.ts";
 import { Lock, MemoryStorage } from "../../mod.ts";
 import type { Command, ExecuteOptions, LeaseStorage, OutcomeOf } from "../../mod.ts";
 import { turn as macrotask } from "../../src/testing/manual_clock.ts";
-import { rejection, World } from "../support/world.ts";
+import { rejection, withoutWatch, World } from "../support/world.ts";
 
 const at = (ms: number): Stamp => ({ monotonicMs: ms, wallMs: 1_700_000_000_000 + ms });
 
@@ -85,6 +85,7 @@ const rooms: readonly [
   ["a semaphore with room", [1, 1], 1, 3, 0],
   ["a full semaphore", [1, 1, 1], 1, 3, 100],
   ["a semaphore with too little room", [1, 1], 2, 3, 100],
+  ["a semaphore with too little room beside a big holder", [2], 2, 3, 100],
   ["a reader beside readers", [1, 1], 1, 100, 0],
   ["a writer beside readers", [1, 1], 100, 100, 100],
 ];
@@ -102,6 +103,23 @@ Deno.test("a holder whose time is over keeps nobody out, although it has not lef
   line.holder("a", 100);
   const b = line.waiter("b", 1000);
   assertEquals([b.blockedMs(at(99)), b.blockedMs(at(100))], [1, 0]);
+});
+
+Deno.test("a holder whose time is over leaves its permits to others beside one who holds", () => {
+  const line = new Line();
+  line.holder("dead", 100, 1, 2);
+  line.holder("alive", 500, 1, 2);
+  assertEquals(line.gate.blockedByHoldersMs("job", 1, 2, at(200)), 0);
+  assertEquals(line.gate.blockedByHoldersMs("job", 2, 2, at(200)), 300);
+});
+
+Deno.test("who leaves twice does nothing to those who came since", () => {
+  const line = new Line();
+  const a = line.waiter("a", 50);
+  a.leave();
+  line.waiter("b", 1000);
+  a.leave();
+  assertEquals(line.waiter("c", 1000).blockedMs(at(10)), 990);
 });
 
 // covers: G8
@@ -254,6 +272,22 @@ Deno.test("a waiter behind a lease of its own process sends nothing until it is 
   await lease.release();
   assertEquals((await waiting).waitedMs, 20_000);
 });
+
+for (const hints of [true, false]) {
+  // covers: S1.16 S1.18
+  Deno.test(`while the front waiter ${hints ? "waits for a hint" : "polls"}, those behind it send nothing`, async () => {
+    const world = new World();
+    const lease = await world.other({ ttlMs: 3000 }).acquire();
+    const lock = world.lock({ storage: hints ? world.storage : withoutWatch(world.storage) });
+    const waiting = [1, 2, 3, 4].map(() => lock.acquire({ timeoutMs: 60_000 }).catch(() => null));
+    await world.clock.advance(59_999);
+    const tokens = world.storage.sent.map(({ command }) => "token" in command && command.token);
+    assertEquals([tokens.length > 20, new Set(tokens).size], [true, 1]);
+    await world.clock.advance(1);
+    await Promise.all(waiting);
+    await lease.release();
+  });
+}
 
 // covers: S1.18 S1.23
 Deno.test("waiters of one process are served in the order of their calls", async () => {
