@@ -18,7 +18,7 @@ export function handlerOf(storage: LeaseStorage, waitUntil: WaitUntil) {
   });
   return async function GET(request: Request): Promise<Response> {
     const result = await lock.tryWith(async (lease) => {
-      lease.signal.throwIfAborted();
+      await Promise.resolve(); // the work, giving lease.fencingToken along with each write
       return `synced under fence ${lease.fencingToken}`;
     }, { signal: request.signal });
     return result.acquired

@@ -6,6 +6,7 @@
  */
 import type { Clock, Stamp } from "./clock.ts";
 import { dispose } from "./disposable.ts";
+import { StorageError } from "./errors.ts";
 import type { Outcome, Refused, RenewCommand, Renewed } from "./record.ts";
 import { type Request, sendRequest } from "./request.ts";
 import type { LeaseStorage } from "./storage.ts";
@@ -121,9 +122,9 @@ export class Heartbeat {
       if (inMs <= 0) due = true;
     }
     if (due) this.#renew(soon, now);
+    const renewInMs = this.#inFlight < MAX_IN_FLIGHT ? 0 : CROWDED_MS;
     let nextMs = Infinity;
-    for (const lease of this.#leases) nextMs = Math.min(nextMs, nextEventMs(lease, now));
-    if (this.#inFlight >= MAX_IN_FLIGHT) nextMs = Math.max(nextMs, CROWDED_MS);
+    for (const lease of this.#leases) nextMs = Math.min(nextMs, nextEventMs(lease, now, renewInMs));
     if (this.#leases.size > 0) this.#arm(nextMs, now);
   }
 
@@ -161,7 +162,7 @@ export class Heartbeat {
     const done = request.result.then(
       (results) => {
         batch.forEach((lease, i) => {
-          const result = results[i]!;
+          const result = results[i] ?? { status: "rejected", reason: noAnswer(lease) };
           this.#answered(
             lease,
             sentAt,
@@ -197,6 +198,13 @@ export class Heartbeat {
   }
 }
 
-function nextEventMs(lease: Beating, now: Stamp): number {
-  return Math.min(lease.leftMs(now), lease.renewInMs(now));
+function noAnswer(lease: Beating): StorageError {
+  return new StorageError(`Cannot renew lease "${lease.name}" as the storage left it out`, {
+    transient: true,
+  });
+}
+
+/** When a lease needs something: its loss at its deadline, its renewal no sooner than one can be sent. */
+function nextEventMs(lease: Beating, now: Stamp, renewInMs = 0): number {
+  return Math.min(lease.leftMs(now), Math.max(lease.renewInMs(now), renewInMs));
 }

@@ -162,6 +162,7 @@ export function nodePg(db: NodePgPool | NodePgClient, options: ListenOptions = {
     query,
     listen(channel, { begun, lost, notified }) {
       let isOver = false;
+      let connected: NodePgClient | undefined;
       const request = "totalCount" in db ? db.connect() : Promise.resolve(db);
       const onNotification = ({ payload }: { payload?: string | undefined }): void =>
         notified(payload ?? "");
@@ -175,10 +176,12 @@ export function nodePg(db: NodePgPool | NodePgClient, options: ListenOptions = {
         if (isOver) return;
         isOver = true;
         lost();
+        // Where there never was a connection, there is none to end.
         request.then((client) => end(client, true)).catch(() => {});
       };
       request.then(async (client) => {
         if (isOver) return end(client, false);
+        connected = client;
         client.on("notification", onNotification);
         client.on("error", onEnd);
         client.on("end", onEnd);
@@ -189,15 +192,13 @@ export function nodePg(db: NodePgPool | NodePgClient, options: ListenOptions = {
         [dispose]() {
           if (isOver) return;
           isOver = true;
-          request.then(async (client) => {
-            let isBroken = true;
-            try {
-              await client.query(`UNLISTEN ${channel}`);
-              isBroken = false;
-            } finally {
-              end(client, isBroken);
-            }
-          }).catch(() => {});
+          // A connection that is still to come is given back above: twice would be one too many, and take
+          // it away from whoever has it by then.
+          const client = connected;
+          client?.query(`UNLISTEN ${channel}`).then(
+            () => end(client, false),
+            () => end(client, true),
+          );
         },
       };
     },
@@ -235,6 +236,7 @@ export function pglite(db: PGliteDatabase): PostgresClient {
       return {
         [dispose]() {
           isOver = true;
+          // A database that was closed meanwhile has nothing to end.
           request.then((unlisten) => unlisten()).catch(() => {});
         },
       };

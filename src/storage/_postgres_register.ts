@@ -64,7 +64,7 @@ export class PostgresRegister implements Register<PostgresVersion> {
   async read(name: string): Promise<Versioned<PostgresVersion>> {
     const what = `read key "${name}"`;
     const [row] = onPrimary(what, await this.#ask(what, this.#statements.read, [name]));
-    const { version, value, now_us: nowUs } = row as Record<string, string | null>;
+    const { version, value, us: nowUs } = row as Record<string, string | null>;
     return {
       value: value ?? null,
       version: version ? { id: version } : { absentAtUs: nowUs! },
@@ -99,7 +99,7 @@ export class PostgresRegister implements Register<PostgresVersion> {
         : await this.#ask(what, create, values);
       return typeof row?.["version"] === "string"
         ? { ok: true, version: { id: row["version"] } }
-        : { ok: false, blocked: row?.["is_blocked"] === true };
+        : { ok: false, blocked: row?.["blocked"] === "true" };
     } catch (error) {
       return { ok: false, blocked: contentionOf(error) === "blocked" };
     }
@@ -157,7 +157,7 @@ export class PostgresRegister implements Register<PostgresVersion> {
 
 /** A replica may lag, and what it says would be believed. */
 function onPrimary(what: string, rows: readonly PostgresRow[]): readonly PostgresRow[] {
-  if (rows.every((row) => row["is_replica"] === false)) return rows;
+  if (rows.every((row) => row["replica"] === "false")) return rows;
   throw new StorageError(
     `Cannot ${what} as the server is a read-only replica: connect to the primary`,
     { transient: true },

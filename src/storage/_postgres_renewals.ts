@@ -72,7 +72,7 @@ export async function renewTogether(
 
 /** Steps through all renewals of one record; nothing if it is not one, which its own command will say. */
 function renew(row: PostgresRow, renewals: readonly Numbered[]): Renewed | undefined {
-  const { name, version, value, now_us: nowUs } = row as Record<string, string>;
+  const { name, version, value, us: nowUs } = row as Record<string, string>;
   let before: LeaseRecord;
   try {
     before = decodeStored(name!, value!);

@@ -1,6 +1,7 @@
 /**
- * What is said to Postgres. Every command is one statement, so that it needs no session and no
- * transaction of its own, and works through a transaction pooler. All values go in as text.
+ * What is said to Postgres. Every command is one statement, so that it needs no session and no transaction
+ * of its own, and works through a transaction pooler. All values go in and come out as text, in columns of
+ * one word, which no option of a client changes.
  *
  * Nobody waits for a row: `SKIP LOCKED` makes a record that is being written look changed, and a guard
  * that a fenced transaction holds look missing, which is then told apart by counting.
@@ -76,8 +77,8 @@ export function statementsFor(schema: string, table: string): Statements {
     guards,
     fenceFunction,
     read: `
-SELECT r.version::text AS version, r.value AS value, ${NOW_US}::text AS now_us,
-  pg_is_in_recovery() AS is_replica
+SELECT r.version::text AS version, r.value AS value, ${NOW_US}::text AS us,
+  pg_is_in_recovery()::text AS replica
 FROM (SELECT) AS one LEFT JOIN ${records} AS r ON r.name = $1::text`,
     // Two writers of the same new name: the second waits for the first to commit, at most lock_timeout.
     create: `
@@ -121,7 +122,7 @@ WITH now AS MATERIALIZED (
       FOR UPDATE SKIP LOCKED
     )
   )
-SELECT (SELECT version FROM done)::text AS version, is_blocked, ${woken}
+SELECT (SELECT version FROM done)::text AS version, is_blocked::text AS blocked, ${woken}
 FROM state`,
     replace: `
 WITH mine AS MATERIALIZED (
@@ -151,10 +152,10 @@ WITH mine AS MATERIALIZED (
     WHERE g.name = $1::text AND g.fence IN (SELECT fence FROM free)
   ),${granted}
 SELECT (SELECT version FROM done)::text AS version,
-  coalesce((SELECT is_blocked FROM state), false) AS is_blocked, ${woken}`,
+  (SELECT is_blocked FROM state)::text AS blocked, ${woken}`,
     readAll: `
-SELECT r.name AS name, r.version::text AS version, r.value AS value, ${NOW_US}::text AS now_us,
-  pg_is_in_recovery() AS is_replica
+SELECT r.name AS name, r.version::text AS version, r.value AS value, ${NOW_US}::text AS us,
+  pg_is_in_recovery()::text AS replica
 FROM ${records} AS r WHERE r.name IN (SELECT jsonb_array_elements_text($1::text::jsonb))`,
     replaceAll: `
 WITH next AS MATERIALIZED (

@@ -14,6 +14,8 @@ function clientOf(storage: MemoryStorage): LeaseStorage {
   };
 }
 
+// The same suite on every storage: one lease type, one contract of a storage, a memory for tests.
+// covers: S2.16 S3.1 S4.12
 await testLeaseStorage({
   name: "memory",
   test: Deno.test,

@@ -2,7 +2,7 @@ import { assertEquals, assertLess } from "@std/assert";
 import { Lock, MemoryStorage, StorageError } from "../../mod.ts";
 import { FaultyStorage, ManualClock } from "../../src/testing/mod.ts";
 
-// covers: S3.13
+// covers: S1.5 S3.13 S4.7
 Deno.test("renewals that fail at once are repeated with backoff, until the deadline", async () => {
   const clock = new ManualClock();
   const storage = new FaultyStorage(new MemoryStorage({ clock }), { clock });

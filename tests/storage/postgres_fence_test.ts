@@ -157,14 +157,14 @@ await withService("postgres", ({ test, service }) => {
     test(`${isolation}: an open fenced transaction keeps takers out, and lets its holder renew`, () =>
       opened((storage, { transact }, { write, read }) =>
         opened(async (other) => {
-          const lease = await grant(storage, uniqueName("open"), { ttlMs: 100 });
+          const lease = await grant(storage, uniqueName("open"), { ttlMs: 500 });
           const { name, fencingToken } = lease;
           const { text, values } = fenceCheck(storage, lease);
           await transact(isolation, async (query) => {
             await query(text, values);
-            const renewed = await storage.execute(name, renew(lease.token, fencingToken, 150));
+            const renewed = await storage.execute(name, renew(lease.token, fencingToken, 600));
             assertEquals(renewed, { type: "renewed" });
-            await pause(200);
+            await pause(650);
             const startMs = performance.now();
             const held = await soon(other.execute(name, acquire(token())));
             assertEquals(held, { type: "held", retryAfterMs: 1000, ahead: 0 });
@@ -181,7 +181,7 @@ await withService("postgres", ({ test, service }) => {
                 ],
               );
             }
-            assert(performance.now() - startMs < 500, "somebody waited for the transaction");
+            assert(performance.now() - startMs < 3000, "somebody waited for the transaction");
             await write(query, "new");
           });
           assertEquals(await read(), "new");
@@ -196,12 +196,12 @@ await withService("postgres", ({ test, service }) => {
     opened((storage, { transact }) =>
       opened(async (other) => {
         const name = uniqueName("heartbeat");
-        await using lease = await new Lock({ storage, name, ttlMs: 300 }).acquire();
+        await using lease = await new Lock({ storage, name, ttlMs: 1200 }).acquire();
         const { text, values } = fenceCheck(storage, lease);
-        const waiting = new Lock({ storage: other, name, ttlMs: 300 }).acquire();
+        const waiting = new Lock({ storage: other, name, ttlMs: 1200 }).acquire();
         await transact("READ COMMITTED", async (query) => {
           await query(text, values);
-          await pause(1000);
+          await pause(2500);
           assert(lease.isHeld());
         });
         assert(lease.isHeld());
@@ -250,14 +250,14 @@ await withService("postgres", ({ test, service }) => {
 
     test(`${isolation}: a lease that is renewed after the snapshot is a conflict, not stale`, () =>
       opened(async (storage, connected, { write, read }) => {
-        const lease = await grant(storage, uniqueName("renewed"), { ttlMs: 100 });
+        const lease = await grant(storage, uniqueName("renewed"), { ttlMs: 700 });
         const [, error] = await lateCheck(
           storage,
           connected,
           () => Promise.resolve(lease),
           async ({ name, token, fencingToken }) => {
             await storage.execute(name, renew(token, fencingToken));
-            await pause(150);
+            await pause(750);
           },
           (query) => write(query, "too soon"),
         );
@@ -295,10 +295,12 @@ await withService("postgres", ({ test, service }) => {
       opened((storage, { transact }, { write, read }) =>
         opened(async (other) => {
           const seen = { applied: 0, stale: 0 };
-          let aheadMs = 8;
-          for (let i = 0; i < 60; i++) {
-            const lease = await grant(storage, uniqueName("late"), { ttlMs: 30 });
-            const expiryMs = performance.now() + 30;
+          /** Moves towards where either may win, whatever the machine has to do besides. */
+          let aheadMs = 10;
+          const isEnough = () => seen.applied >= 15 && seen.stale >= 15;
+          for (let i = 0; i < 400 && !(i >= 60 && isEnough()); i++) {
+            const lease = await grant(storage, uniqueName("late"), { ttlMs: 60 });
+            const expiryMs = performance.now() + 60;
             await write(
               (text, values) => transact("READ COMMITTED", (q) => q(text, values)),
               "old",
@@ -325,9 +327,9 @@ await withService("postgres", ({ test, service }) => {
             assertEquals(first, outcome === "applied" ? "late" : "old");
             assertEquals(await read(), first);
             seen[outcome]++;
-            aheadMs += outcome === "applied" ? -1 : 1;
+            aheadMs += outcome === "applied" ? -2 : 2;
           }
-          assert(seen.applied > 5 && seen.stale > 5, `the sweep missed: ${JSON.stringify(seen)}`);
+          assert(isEnough(), `the sweep missed: ${JSON.stringify(seen)}`);
         })
       ));
   }

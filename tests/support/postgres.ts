@@ -3,8 +3,11 @@
  *
  * @module
  */
+import { assertEquals, assertRejects } from "@std/assert";
 import pg from "pg";
 import postgres from "postgres";
+import { StorageError } from "../../src/core/errors.ts";
+import type { Granted } from "../../src/core/record.ts";
 import {
   nodePg,
   type NodePgClient,
@@ -12,7 +15,9 @@ import {
   type PostgresClient,
   postgresJs,
   type PostgresRow,
+  PostgresStorage,
 } from "../../src/storage/postgres.ts";
+import { acquire, token } from "./commands.ts";
 
 /** Runs one statement. */
 export type Query = (text: string, values?: readonly string[]) => Promise<readonly PostgresRow[]>;
@@ -38,6 +43,8 @@ export interface Connected extends AsyncDisposable {
 export interface ConnectOptions {
   readonly max?: number;
   readonly listen?: boolean;
+  /** How `postgres` names what it returns. */
+  readonly transform?: typeof postgres.camel;
   /** Run-time parameters of each session. */
   readonly parameters?: Readonly<Record<string, string>>;
 }
@@ -50,8 +57,13 @@ export interface Driver {
 
 const withPostgres: Driver = {
   name: "postgres",
-  connect(url, { max = 4, listen = true, parameters = {} } = {}) {
-    const sql = postgres(url, { max, connection: { ...parameters }, onnotice: () => {} });
+  connect(url, { max = 4, listen = true, parameters = {}, transform } = {}) {
+    const sql = postgres(url, {
+      max,
+      connection: { ...parameters },
+      onnotice: () => {},
+      ...(transform && { transform }),
+    });
     const queryOn = (on: postgres.Sql | postgres.TransactionSql): Query => async (text, values) =>
       await on.unsafe(text, [...values ?? []]);
     return {
@@ -99,6 +111,13 @@ const withPg: Driver = {
   },
 };
 
+/** A single connected `Client` of the package `pg`. */
+export async function connectPgClient(url: string): Promise<NodePgClient & AsyncDisposable> {
+  const client = new pg.Client({ connectionString: url });
+  await client.connect();
+  return Object.assign(client, { [Symbol.asyncDispose]: () => client.end() });
+}
+
 export const drivers: readonly Driver[] = [withPostgres, withPg];
 
 /** A client that shows each statement to `onQuery` before it goes on its way, and its rows after. */
@@ -122,4 +141,48 @@ export function soon<T>(work: Promise<T>): Promise<T> {
     timer = setTimeout(() => reject(new Error("somebody waits for the transaction")), 5000);
   });
   return Promise.race([work, late]).finally(() => clearTimeout(timer));
+}
+
+export function pause(ms: number): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, ms));
+}
+
+/** Acquires, which must be granted. */
+export async function grant(
+  storage: PostgresStorage,
+  name: string,
+  more: Parameters<typeof acquire>[1] = {},
+): Promise<Granted & { readonly token: string }> {
+  const command = acquire(token(), more);
+  const outcome = await storage.execute(name, command);
+  assertEquals(outcome.type, "granted");
+  return { ...outcome as Granted, token: command.token };
+}
+
+/** The message of the storage error that work must fail with, and whether it is transient. */
+export async function storageErrorOf(work: Promise<unknown>): Promise<[string, boolean]> {
+  const error = await assertRejects(() => work, StorageError);
+  return [error.message, error.transient];
+}
+
+/** Runs tests with a storage on connections of its own. */
+export function openedOn(url: () => string) {
+  return async (
+    run: (storage: PostgresStorage, connected: Connected) => Promise<void>,
+    driver: Driver = withPostgres,
+  ): Promise<void> => {
+    await using connected = driver.connect(url());
+    const storage = new PostgresStorage(connected.client);
+    await storage.migrate();
+    await run(storage, connected);
+  };
+}
+
+/** The fences that the guards of a lock have. */
+export async function guardsOf({ query }: Connected, name: string): Promise<string[]> {
+  const rows = await query(
+    "SELECT fence::text FROM holdfast_guard WHERE name = $1 ORDER BY fence",
+    [name],
+  );
+  return rows.map((row) => row["fence"] as string);
 }
