@@ -364,27 +364,25 @@ class Attempt {
   #compensate(): void {
     const token = this.#token;
     const abandoned = [...this.#abandoned];
-    const work = this.#releaseQuietly(token).then(async () => {
+    const work = releaseQuietly(this.#settings, token).then(async () => {
       if (abandoned.length === 0) return;
       await within(this.#clock, this.#settings.ttlMs, Promise.all(abandoned));
-      await this.#releaseQuietly(token);
+      await releaseQuietly(this.#settings, token);
     });
     this.#waitUntil?.(work);
   }
+}
 
-  async #releaseQuietly(token: string): Promise<void> {
-    const { storage, name, ttlMs: spentMs, requestTimeoutMs: limitMs } = this.#settings;
-    const what = `release lock "${name}"`;
-    try {
-      await sendRequest(
-        { clock: this.#clock, limitMs, what, keepAlive: false },
-        (signal) =>
-          storage.execute(name, { type: "release", token, keepMs: 0, spentMs }, { signal }),
-      ).result;
-    } catch {
-      // The ttl frees what this could not.
-    }
-  }
+/**
+ * Releases a token that may have been granted and is not wanted: nothing that was sent under it can grant any
+ * more. The ttl frees what this could not.
+ */
+export async function releaseQuietly(settings: Settings, token: string): Promise<void> {
+  const { storage, name, clock, ttlMs: spentMs, requestTimeoutMs: limitMs } = settings;
+  await sendRequest(
+    { clock, limitMs, what: `release lock "${name}"`, keepAlive: false },
+    (signal) => storage.execute(name, { type: "release", token, keepMs: 0, spentMs }, { signal }),
+  ).result.catch(() => {});
 }
 
 /** Waits for work, but not for ever. */

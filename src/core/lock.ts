@@ -6,6 +6,7 @@
 import {
   acquire,
   type AcquireOptions,
+  releaseQuietly,
   type Tried,
   tryAcquire,
   type TryAcquireOptions,
@@ -209,6 +210,13 @@ export class Lock {
     const outcome = await this.#ask("resume", () => {
       sentAt = clock.read();
       return { type: "adopt", token, fence, newToken, ttlMs };
+    }).catch((error) => {
+      // It may have been ours all the same; nobody else can resume it then.
+      if (error instanceof StorageError && error.transient) {
+        const work = releaseQuietly(this.#settings, newToken);
+        waitUntil?.(work);
+      }
+      throw error;
     });
     if (outcome.type === "refused") return null;
     const turn = gate ? Gate.of(storage).join(name, permits, capacity, () => {}) : undefined;

@@ -18,3 +18,17 @@ Deno.test("renewals that fail at once are repeated with backoff, until the deadl
   await clock.advance(1000);
   assertEquals(lease.status, "lost");
 });
+
+// covers: G9
+Deno.test("a resume whose replies are all lost frees the lock behind itself", async () => {
+  const clock = new ManualClock();
+  const storage = new FaultyStorage(new MemoryStorage({ clock }), { clock });
+  const lock = new Lock({ storage, clock, name: "job", ttlMs: 30_000 });
+  const baton = (await lock.acquire()).detach();
+  storage.inject({ type: "lose-reply" }, { times: 3 });
+  const resumed = lock.resume(baton).catch((error) => error);
+  await clock.advance(5000);
+  assertEquals((await resumed).name, "StorageError");
+  await clock.advance(0);
+  assertEquals((await lock.inspect()).holders, []);
+});
