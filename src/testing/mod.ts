@@ -27,4 +27,27 @@ export {
   FaultyStorage,
   type FaultyStorageOptions,
 } from "./faulty_storage.ts";
+export { checkHistory, type CheckHistoryOptions, type LockVerdict } from "./linearizability.ts";
+export {
+  formatHistory,
+  type HistoryLine,
+  type LockCall,
+  type LockOperation,
+  type LockOutcome,
+  parseHistory,
+} from "./lock_history.ts";
 export { ManualClock } from "./manual_clock.ts";
+export {
+  type Deed,
+  type Failure,
+  type FaultRates,
+  type RunOutcome,
+  type Scenario,
+  scenarioOf,
+  shrink,
+  simulate,
+  type SimulatedFault,
+  type SimulateOptions,
+  type SimulationResult,
+  type Violation,
+} from "./simulator.ts";

@@ -981,7 +981,7 @@ Deno.test("whatever becomes of requests, an attempt that is aborted settles at o
         const other = isHeldByOther ? await world.other({ ttlMs: 1500 }).acquire() : undefined;
         faults.forEach((f) => f && world.storage.inject(f));
         const { stop, listeners } = countingSignal();
-        const lock = world.lock({ ttlMs: 1000, fair });
+        const lock = world.lock({ ttlMs: 1000, queueMs: 1000, fair });
         let outcome: unknown = "pending";
         const attempt = form === "acquire"
           ? lock.acquire({ signal: stop.signal })

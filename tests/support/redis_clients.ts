@@ -114,6 +114,8 @@ export async function connectRedis(
         RedisClient: new (url: string) => BunRedisClient & BunRedisSubscriber;
       };
       const redis = new RedisClient(url);
+      // A duplicate of a client that is not connected is not connected either.
+      await redis.send("PING", []);
       const own = handedIn ? await redis.duplicate() : undefined;
       const subscriber = listening === "duplicate" ? listening : own;
       return connected(bunRedis(redis, { subscriber }), options, () => {

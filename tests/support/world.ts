@@ -4,12 +4,15 @@
  * @module
  */
 import {
+  type AcquireOptions,
   type Entropy,
+  type Lease,
   type LeaseStorage,
   Lock,
   type LockEvent,
   type LockOptions,
   MemoryStorage,
+  type TryAcquireOptions,
 } from "../../mod.ts";
 import { FaultyStorage, ManualClock } from "../../src/testing/mod.ts";
 
@@ -31,6 +34,43 @@ export function withoutWatch(storage: LeaseStorage): LeaseStorage {
   };
 }
 
+/**
+ * A lock that keeps its leases: one that a test does not look at again could be collected in the middle of
+ * the test, and would be abandoned.
+ */
+class KeepingLock extends Lock {
+  readonly #options: LockOptions;
+  readonly #kept: Set<unknown>;
+
+  constructor(options: LockOptions, kept: Set<unknown>) {
+    super(options);
+    this.#options = options;
+    this.#kept = kept;
+  }
+
+  override withName(name: string): Lock {
+    return new KeepingLock({ ...this.#options, name: super.withName(name).name }, this.#kept);
+  }
+
+  override async acquire(options?: AcquireOptions): Promise<Lease> {
+    const lease = await super.acquire(options);
+    this.#kept.add(lease);
+    return lease;
+  }
+
+  override async tryAcquire(options?: TryAcquireOptions): Promise<Lease | null> {
+    const lease = await super.tryAcquire(options);
+    this.#kept.add(lease);
+    return lease;
+  }
+
+  override async resume(baton: unknown): Promise<Lease | null> {
+    const lease = await super.resume(baton);
+    this.#kept.add(lease);
+    return lease;
+  }
+}
+
 /** One memory, one clock, and a process of ours beside another one. */
 export class World {
   readonly clock = new ManualClock(START_MS);
@@ -41,6 +81,8 @@ export class World {
   readonly otherStorage = new FaultyStorage(this.memory, { clock: this.clock });
   /** What our locks tell. */
   readonly events: LockEvent[] = [];
+  /** What must not be collected. */
+  readonly kept = new Set<unknown>();
   readonly #entropy = countingEntropy("secret");
   readonly #otherEntropy = countingEntropy("other");
 
@@ -48,13 +90,18 @@ export class World {
   lock(options: Partial<LockOptions> = {}): Lock {
     const { storage, clock } = this;
     const onEvent = (event: LockEvent): void => void this.events.push(event);
-    return new Lock({ storage, clock, name: "job", entropy: this.#entropy, onEvent, ...options });
+    const entropy = this.#entropy;
+    return new KeepingLock(
+      { storage, clock, name: "job", entropy, onEvent, ...options },
+      this.kept,
+    );
   }
 
   /** A lock of the other process. */
   other(options: Partial<LockOptions> = {}): Lock {
     const { otherStorage: storage, clock } = this;
-    return new Lock({ storage, clock, name: "job", entropy: this.#otherEntropy, ...options });
+    const entropy = this.#otherEntropy;
+    return new KeepingLock({ storage, clock, name: "job", entropy, ...options }, this.kept);
   }
 
   /** What our process asked since the last call: `acquire renew release`. */
