@@ -15,14 +15,16 @@ export function median(values: readonly number[]): number {
   return quantile(values, 0.5);
 }
 
+/** One line of a table. */
+export type Row = readonly (string | number)[];
+
+/** A table in Markdown. */
+export function tableOf(title: string, head: readonly string[], rows: readonly Row[]): string {
+  const lines = [head, head.map(() => "---"), ...rows].map((cells) => `| ${cells.join(" | ")} |`);
+  return `\n### ${title}\n\n${lines.join("\n")}`;
+}
+
 /** Prints a table in Markdown. */
-export function printTable(
-  title: string,
-  head: readonly string[],
-  rows: readonly (readonly (string | number)[])[],
-): void {
-  console.log(`\n### ${title}\n`);
-  console.log(`| ${head.join(" | ")} |`);
-  console.log(`| ${head.map(() => "---").join(" | ")} |`);
-  for (const row of rows) console.log(`| ${row.join(" | ")} |`);
+export function printTable(title: string, head: readonly string[], rows: readonly Row[]): void {
+  console.log(tableOf(title, head, rows));
 }
