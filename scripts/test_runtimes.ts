@@ -44,7 +44,8 @@ async function portableTests(): Promise<string[]> {
       if (!name.endsWith("_test.ts") || (dir === "tests/contract" && name !== "memory_test.ts")) {
         continue;
       }
-      if (!/\bDeno\.(?!test\b)/.test(await Deno.readTextFile(path))) files.push(path);
+      const text = await Deno.readTextFile(path);
+      if (!/\bDeno\.(?!test\b)|run_script/.test(text)) files.push(path);
     }
   }
   return files.sort();
@@ -88,8 +89,18 @@ async function runTests(
   const failed = number(/(\d+) failed/) || number(/^# fail (\d+)/m) || number(/^\s*(\d+) fail$/m);
   const ms = performance.now() - startMs;
   const wrong = !success || passed === 0;
-  if (wrong) console.error(output.slice(-6000));
+  if (wrong) console.error(failuresOf(output));
   rows.push({ runtime, suite, passed, failed: wrong ? Math.max(failed, 1) : failed, ms });
+}
+
+/** The part of a runner's output that says what failed. */
+function failuresOf(output: string): string {
+  const lines = output.split("\n");
+  const at = lines.flatMap((line, i) =>
+    /^not ok|^\(fail\)|\bFAILED\b|^error:/.test(line) ? [i] : []
+  );
+  const parts = at.slice(0, 10).map((i) => lines.slice(Math.max(i - 12, 0), i + 14).join("\n"));
+  return parts.join("\n...\n") || output.slice(-3000);
 }
 
 function wanted(runtime: string): boolean {

@@ -12,14 +12,16 @@ import { within } from "./open.ts";
  * Reads a line for each new deadline, in seconds from then, and kills the group `$1` when one has passed
  * without another. The end of its input without `done` says that we were killed: then nobody renews any
  * more, and the group gets `$2` seconds to end by itself.
+ *
+ * The sleep is ended by SIGKILL, because for a moment after the fork it has the trap of its parent.
  */
 const SCRIPT = `
 while read -r left; do
   [ -n "$timer" ] && kill "$timer" && wait "$timer"
   [ "$left" = done ] && exit
-  (trap 'kill "$!"; wait "$!"; exit' TERM; sleep "$left" & wait "$!" && kill -s KILL -- "-$1") & timer=$!
+  (trap 'kill -s KILL "$!"; wait "$!"; exit' TERM; sleep "$left" & wait "$!" && kill -s KILL -- "-$1") & timer=$!
 done
-kill -s TERM -- "-$1"; sleep "$2" || sleep 1; kill -s KILL -- "-$1"; kill "$timer"`;
+kill -s TERM -- "-$1"; sleep "$2" || sleep 1; kill -s KILL -- "-$1"; kill "$timer"; wait`;
 
 /** A deadline that moved by less is not worth a line, in milliseconds. */
 const WORTH_MS = 50;

@@ -52,8 +52,9 @@ export class HoldfastError extends Error {
     Object.defineProperty(this, BRAND, { value: code });
   }
 
-  /** Recognises errors of every copy of the library in the program. */
+  /** Recognises errors of every copy of the library in the program; a user's subclass only its own. */
   static override [Symbol.hasInstance](value: unknown): boolean {
+    if (!Object.hasOwn(this, "code")) return super[Symbol.hasInstance](value);
     const code = (value as { [BRAND]?: ErrorCode } | null | undefined)?.[BRAND];
     return code !== undefined && (this.code === undefined || this.code === code);
   }

@@ -7,7 +7,7 @@
 import type { Clock, Stamp } from "./clock.ts";
 import { dispose } from "./disposable.ts";
 import { StorageError } from "./errors.ts";
-import type { Outcome, Refused, RenewCommand, Renewed } from "./record.ts";
+import type { Refused, RenewCommand, Renewed } from "./record.ts";
 import { type Request, sendRequest } from "./request.ts";
 import type { LeaseStorage } from "./storage.ts";
 
@@ -27,7 +27,7 @@ export interface Beating {
   renewInMs(now: Stamp): number;
   /** What to ask for. */
   renewal(now: Stamp): RenewCommand;
-  /** A renewal is under way; calling `abort` gives it up. */
+  /** A renewal is under way; calling `abort` gives it up. Has to {@linkcode Heartbeat.touch} once it settled. */
   renewing(settled: Promise<void>, abort: (reason: unknown) => void): void;
   /** A renewal was answered, or failed. */
   answered(
@@ -145,8 +145,8 @@ export class Heartbeat {
       (signal) => this.#storage.execute(lease.name, command, { signal }),
     );
     const done = request.result.then(
-      (outcome) => this.#answered(lease, sentAt, command, { outcome }),
-      (error) => this.#answered(lease, sentAt, command, { error }),
+      (outcome) => lease.answered(sentAt, command, { outcome }),
+      (error) => lease.answered(sentAt, command, { error }),
     );
     lease.renewing(done, request.abort);
   }
@@ -163,16 +163,14 @@ export class Heartbeat {
       (results) => {
         batch.forEach((lease, i) => {
           const result = results[i] ?? { status: "rejected", reason: noAnswer(lease) };
-          this.#answered(
-            lease,
-            sentAt,
-            entries[i]!.command,
-            result.status === "fulfilled" ? { outcome: result.value } : { error: result.reason },
-          );
+          const answer = result.status === "fulfilled"
+            ? { outcome: result.value as Renewed | Refused }
+            : { error: result.reason };
+          lease.answered(sentAt, entries[i]!.command, answer);
         });
       },
       (error) => {
-        batch.forEach((lease, i) => this.#answered(lease, sentAt, entries[i]!.command, { error }));
+        batch.forEach((lease, i) => lease.answered(sentAt, entries[i]!.command, { error }));
       },
     );
     for (const lease of batch) lease.renewing(done, () => {});
@@ -185,16 +183,6 @@ export class Heartbeat {
     const done = (): void => void this.#inFlight--;
     request.result.then(done, done);
     return request;
-  }
-
-  #answered(
-    lease: Beating,
-    sentAt: Stamp,
-    command: RenewCommand,
-    answer: { readonly outcome: Outcome } | { readonly error: unknown },
-  ): void {
-    lease.answered(sentAt, command, answer as Parameters<Beating["answered"]>[2]);
-    this.touch(lease);
   }
 }
 

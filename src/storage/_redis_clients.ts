@@ -4,7 +4,7 @@
  * @module
  */
 import type { Subscriber, SubscriberEvents, Subscription } from "./_redis_pubsub.ts";
-import type { ScriptCall, SendCalls } from "./_redis_run.ts";
+import { checkClient, type ScriptCall, type SendCalls } from "./_redis_run.ts";
 
 /** A client of Redis as `RedisStorage` takes it; {@linkcode ioredis} and the others make one. */
 export interface RedisClient {
@@ -26,7 +26,7 @@ export interface ListenOptions<S> {
 /** The part of a `Redis` or `Cluster` of `ioredis` (5 or later) that runs scripts. */
 export interface IoredisClient {
   /** Whether it is a `Cluster`, whose pipelines must stay on one node. */
-  readonly isCluster: boolean;
+  readonly isCluster?: boolean | undefined;
   /** Sends a command. */
   call(command: string, ...args: string[]): Promise<unknown>;
   /** Sends commands in one write. */
@@ -117,11 +117,13 @@ export interface BunRedisSubscriber {
  * @param client a `Redis` or a `Cluster`
  * @param options how to listen
  * @returns the client, for `RedisStorage`
+ * @throws {TypeError} if it is another kind of client
  */
 export function ioredis(
   client: IoredisClient,
   options: ListenOptions<IoredisSubscriber> = {},
 ): RedisClient {
+  checkClient("ioredis()", client, ["call", "pipeline"]);
   const send: SendCalls = async (calls) => {
     const commands = calls.map(words);
     if (commands.length === 1 || client.isCluster) {
@@ -171,11 +173,13 @@ export function ioredis(
  * @param client a connected client, or a cluster
  * @param options how to listen; a connection that is handed in has to be connected
  * @returns the client, for `RedisStorage`
+ * @throws {TypeError} if it is another kind of client
  */
 export function nodeRedis(
   client: NodeRedisClient,
   options: ListenOptions<NodeRedisSubscriber> = {},
 ): RedisClient {
+  checkClient("nodeRedis()", client, ["evalSha", "eval"]);
   const send: SendCalls = (calls) =>
     Promise.allSettled(calls.map(async ({ script, keys, args, asText }) => {
       const options = { keys: [...keys], arguments: [...args] };
@@ -219,11 +223,13 @@ export function nodeRedis(
  * @param client a client
  * @param options how to listen
  * @returns the client, for `RedisStorage`
+ * @throws {TypeError} if it is another kind of client
  */
 export function bunRedis(
   client: BunRedisClient,
   options: ListenOptions<BunRedisSubscriber> = {},
 ): RedisClient {
+  checkClient("bunRedis()", client, ["send"]);
   const send: SendCalls = (calls) =>
     Promise.allSettled(calls.map(async (call) => {
       const [name, ...args] = words(call);

@@ -35,6 +35,22 @@ export type SendCalls = (
 ) => Promise<readonly PromiseSettledResult<unknown>[]>;
 
 /**
+ * Checks a client before its first use, so that the wrong one is not taken for a server that is away.
+ *
+ * @param what who takes the client
+ * @param client the client
+ * @param methods what is called of it
+ * @throws {TypeError} if a method is missing
+ */
+export function checkClient(what: string, client: object, methods: readonly string[]): void {
+  const missing = methods.find((name) =>
+    typeof (client as Record<string, unknown> | undefined)?.[name] !== "function"
+  );
+  if (missing === undefined) return;
+  throw new TypeError(`Cannot use client as ${what} needs another kind: it has no ${missing}()`);
+}
+
+/**
  * Makes a script of a text.
  *
  * @param text Lua

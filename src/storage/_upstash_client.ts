@@ -4,7 +4,13 @@
  * @module
  */
 import { errorText } from "./_redis_errors.ts";
-import { type Script, type ScriptCall, scriptOf, type SendCalls } from "./_redis_run.ts";
+import {
+  checkClient,
+  type Script,
+  type ScriptCall,
+  scriptOf,
+  type SendCalls,
+} from "./_redis_run.ts";
 
 /** The part of a `Redis` of `@upstash/redis` that is used. */
 export interface UpstashRedis {
@@ -61,8 +67,10 @@ const keyLocking = new WeakMap<Script, Script>();
  *
  * @param client the client
  * @returns how to send
+ * @throws {TypeError} if it is another kind of client
  */
 export function upstashSend(client: UpstashRedis): SendCalls {
+  checkClient("UpstashStorage", client, ["evalsha", "eval", "pipeline"]);
   return async (calls) => {
     const results: PromiseSettledResult<unknown>[] = [];
     for (let i = 0; i < calls.length; i += MAX_PIPELINE) {

@@ -111,13 +111,16 @@ export class MemoryStorage implements LeaseStorage {
   watch(name: string, wake: (next?: string) => void): Watch {
     let watchers = this.#watchers.get(name);
     if (!watchers) this.#watchers.set(name, watchers = new Set());
-    watchers.add(wake);
+    // A function of our own: the same `wake` may be here twice.
+    const own = (next?: string): void => wake(next);
+    watchers.add(own);
     wake();
     return {
       live: true,
       [dispose]: () => {
-        watchers.delete(wake);
-        if (watchers.size === 0) this.#watchers.delete(name);
+        watchers.delete(own);
+        const isLast = watchers.size === 0 && this.#watchers.get(name) === watchers;
+        if (isLast) this.#watchers.delete(name);
       },
     };
   }

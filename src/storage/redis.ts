@@ -129,7 +129,7 @@ export function fencedExec(
   commands: readonly FencedCommand[],
   options: FencedExecOptions,
 ): Promise<FencedReply[]> {
-  return storage instanceof RedisStorage
+  return "hashTag" in storage
     ? runFenced(storage.client.send, lease, commands, { prefix: storage.prefix, ...options })
     : runFenced(storage.send, lease, commands, options);
 }

@@ -126,7 +126,7 @@ export function fencedExec(
   commands: readonly FencedCommand[],
   options: FencedExecOptions,
 ): Promise<FencedReply[]> {
-  return storage instanceof UpstashStorage
+  return "hashTag" in storage
     ? runFenced(upstashSend(storage.client), lease, commands, {
       prefix: storage.prefix,
       ...options,

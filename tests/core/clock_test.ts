@@ -8,7 +8,6 @@ import {
   systemClock,
 } from "../../src/core/clock.ts";
 import { ManualClock } from "../../src/testing/mod.ts";
-import { runScript } from "../support/run_script.ts";
 
 const since: Stamp = { monotonicMs: 1000, wallMs: 5000 };
 
@@ -119,19 +118,6 @@ Deno.test("a timer that keeps the process alive stays referenced", () => {
     assertEquals(timers.map((t) => t.isUnref), [false]);
   });
 });
-
-const lives: readonly [keepAlive: boolean, output: string][] = [[true, "fired\n"], [false, ""]];
-for (const [keepAlive, output] of lives) {
-  Deno.test(`a process ${keepAlive ? "waits" : "does not wait"} for a timer with keepAlive: ${keepAlive}`, async () => {
-    const result = await runScript(`
-      import { systemClock } from "./src/core/clock.ts";
-      systemClock.setTimer(${keepAlive ? 50 : 60_000}, () => console.log("fired"), {
-        keepAlive: ${keepAlive},
-      });
-    `);
-    assertEquals(result, output);
-  });
-}
 
 Deno.test("the system clock reads both clocks", () => {
   const before = { monotonicMs: performance.now(), wallMs: Date.now() };

@@ -128,13 +128,7 @@ const SEARCHES: readonly Search[] = [
   },
 ];
 
-// covers: G1
-// covers: G2
-// covers: G3
-// covers: G4
-// covers: G5
-// covers: G10
-// covers: G11
+// covers: G1 G2 G3 G4 G5 G10 G11
 for (const { what, terms, states } of SEARCHES) {
   Deno.test(`no schedule of lost, late and doubled messages breaks ${what}`, () => {
     const found = explore(protocolModel(terms));
@@ -148,10 +142,7 @@ const early: ScheduledClient = { offsetMs: -500, commands: ["acquire"], retries:
 const late: ScheduledClient = { offsetMs: 500, commands: ["acquire"], retries: 0 };
 const PLAIN = { ticks: 2, faults: 0, duplicates: 0, absent: true };
 
-// covers: G1
-// covers: G2
-// covers: G5
-// covers: G11
+// covers: G1 G2 G5 G11
 const SCHEDULES = [
   {
     what: "an acquire, a renewal and a takeover",

@@ -162,6 +162,16 @@ Deno.test("a lease that has to be renewed sooner than the others is not late", a
   assertEquals([fast.status, signal.aborted], ["held", false]);
 });
 
+// covers: G7
+Deno.test("a loop that was armed anew leaves no older timer", async () => {
+  const world = new World();
+  const slow = await world.lock({ name: "slow", ttlMs: 60_000 }).acquire();
+  const fast = await world.lock({ name: "fast", ttlMs: 100 }).acquire();
+  assertEquals(world.clock.pendingTimers, 1);
+  await Promise.all([slow.release(), fast.release()]);
+  assertEquals(world.clock.pendingTimers, 0);
+});
+
 // covers: G6
 Deno.test("leases that are renewed by the same loop are lost one by one, each at its own deadline", async () => {
   const world = new World();
@@ -357,6 +367,22 @@ Deno.test("where the storage takes one at a time, at most 64 renewals are under 
   await world.clock.advance(10_000);
   assertEquals(storage.mostInFlight, 64);
   assertEquals(leases.filter((lease) => lease.status !== "held").length, 0);
+});
+
+Deno.test("while no more renewals can be sent, the loop looks every 20 ms and no more", async () => {
+  const { world, storage } = counting();
+  await acquireMany(world, withoutWatch(storage), 100, { ttlMs: 30_000 });
+  storage.delayMs = 1e9;
+  await world.clock.advance(10_000);
+  let looks = 0;
+  const { clock } = world;
+  const setTimer = clock.setTimer.bind(clock);
+  clock.setTimer = (ms, callback) => {
+    looks++;
+    return setTimer(ms, callback);
+  };
+  await clock.advance(1000);
+  assert(looks <= 51, `${looks} looks`);
 });
 
 Deno.test("of many renewals in one request each stands alone", async () => {

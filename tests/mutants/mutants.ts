@@ -314,7 +314,7 @@ const life: readonly Mutant[] = [
     name: "a failed renewal is an unhandled rejection",
     file: "src/core/heartbeat.ts",
     search:
-      "      (error) => this.#answered(lease, sentAt, command, { error }),\n    );\n    lease.renewing(done",
+      "      (error) => lease.answered(sentAt, command, { error }),\n    );\n    lease.renewing(done",
     replace: "    );\n    lease.renewing(done",
   },
   {

@@ -167,6 +167,10 @@ Deno.test("a value that is not ours is an error with its key, and stays as it is
       new Deno.KvU64(3n),
       new Uint8Array(),
       new Uint8Array([0xff, 0xfe]),
+      // The text of a record, but not as bytes; after a mark; with a label that is not UTF-8.
+      "holdfast 1 5\n",
+      new TextEncoder().encode("\ufeffholdfast 1 5\n"),
+      Uint8Array.from("holdfast 1 5\nh - 5 1 1 1000 0 9 \xff\n", (c) => c.charCodeAt(0)),
     ];
     for (const [i, value] of values.entries()) {
       const name = `foreign ${i}`;
@@ -470,6 +474,7 @@ Deno.test("a watch that breaks is begun again, is not live meanwhile, and hints 
   const clock = new ManualClock();
   const kv = await Deno.openKv(":memory:");
   let opened = 0;
+  let cancelled = 0;
   let end = (): void => {};
   const client = {
     get: kv.get.bind(kv),
@@ -481,7 +486,7 @@ Deno.test("a watch that breaks is begun again, is not live meanwhile, and hints 
         const ended = new Promise<{ done: true }>((resolve) => end = () => resolve({ done: true }));
         return {
           read: () => Promise.resolve(events.shift() ?? ended),
-          cancel: () => Promise.resolve(end()),
+          cancel: () => Promise.resolve(void cancelled++),
         };
       },
     }),
@@ -502,5 +507,6 @@ Deno.test("a watch that breaks is begun again, is not live meanwhile, and hints 
   watch[dispose]();
   await clock.advance(60_000);
   assertEquals([hints.length, opened, clock.pendingTimers], [2, 3, 0]);
+  assertEquals(cancelled, 1, "nothing is left of the stream");
   kv.close();
 });

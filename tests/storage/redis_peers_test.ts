@@ -83,6 +83,7 @@ await withService("redis", ({ test, service }) => {
     assertEquals(await lease.release(), false);
   });
 
+  // covers: S2.15
   test("SG: names of locks do not run into each other, nor into keys of ours", () =>
     withRedis(async ({ storage, redis }) => {
       const base = uniqueName("collide");
@@ -222,6 +223,7 @@ await withService("redis", ({ test, service }) => {
       await assertRejects(() => waiter.acquire({ timeoutMs: 40 }), LockTimeoutError);
     }));
 
+  // covers: S4.8
   test("VE: a ttl of nothing is refused, not taken for for ever", () =>
     withRedis(({ lock }) => {
       for (const ttlMs of [0, -1, 9, NaN, Infinity]) {

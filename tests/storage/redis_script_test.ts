@@ -207,7 +207,7 @@ await withService("redis", ({ test, service }) => {
   // covers: G1
   // covers: G2
   // covers: G4
-  // covers: S3.2
+  // covers: S3.2 S3.5 S3.6 S4.6 S4.13
   test("the script does what step does, over 2,000 random sequences of commands and clocks", () =>
     withRedis(async (redis) => {
       await fc.assert(

@@ -5,7 +5,8 @@ import { Lock, StorageError } from "../../mod.ts";
 import type { Command } from "../../src/core/record.ts";
 import { channelOf, keyOf } from "../../src/storage/_redis_command.ts";
 import { sha1Hex } from "../../src/storage/_sha1.ts";
-import { RedisStorage } from "../../src/storage/redis.ts";
+import { bunRedis, ioredis, nodeRedis, RedisStorage } from "../../src/storage/redis.ts";
+import { UpstashStorage } from "../../src/storage/upstash.ts";
 import { LEASE_SCRIPT } from "../../src/storage/redis_script.ts";
 import {
   acquire,
@@ -32,6 +33,7 @@ function dryStorage(options = {}): { storage: RedisStorage; sent: unknown[] } {
   return { storage: new RedisStorage({ send }, options), sent };
 }
 
+// covers: S3.8
 Deno.test("a key is the prefix and the percent-encoded name in braces", () => {
   assertEquals(keyOf("holdfast", "a b}#?/{é"), "holdfast:{a%20b%7D%23%3F%2F%7B%C3%A9}");
 });
@@ -74,6 +76,21 @@ Deno.test("without a subscriber there is nothing to watch, and no ticket is left
   assertEquals(storage.maxClockSkewMs, 0);
 });
 
+Deno.test("the wrong kind of client is refused at once", () => {
+  const wrong = {} as never;
+  const adapters = { "ioredis()": ioredis, "nodeRedis()": nodeRedis, "bunRedis()": bunRedis };
+  const missing = { "ioredis()": "call", "nodeRedis()": "evalSha", "bunRedis()": "send" } as const;
+  for (const [what, adapt] of Object.entries(adapters)) {
+    assertThrows(
+      () => adapt(wrong),
+      TypeError,
+      `Cannot use client as ${what} needs another kind: it has no ` +
+        `${missing[what as keyof typeof missing]}()`,
+    );
+  }
+  assertThrows(() => new UpstashStorage(wrong), TypeError, "it has no evalsha()");
+});
+
 Deno.test("a signal that has aborted keeps a request from being sent", async () => {
   const { storage, sent } = dryStorage();
   const reason = new Error("enough");
@@ -93,6 +110,31 @@ Deno.test("what is no answer of the script is an unknown outcome, never a refusa
       error.message,
       'Cannot use key "holdfast:{job}" as the client gave no answer of the script',
     );
+  }
+});
+
+Deno.test("ioredis gets one pipeline, on a cluster a call for each lock, as its pipelines stay on one node", async () => {
+  for (const isCluster of [false, true]) {
+    const sent: string[] = [];
+    const reply = ["released", 1];
+    const storage = new RedisStorage(ioredis({
+      isCluster,
+      call: (name) => {
+        sent.push(name);
+        return Promise.resolve(reply);
+      },
+      pipeline: (commands) => {
+        sent.push(`pipeline of ${commands.length}`);
+        return { exec: () => Promise.resolve(commands.map(() => [null, reply])) };
+      },
+      duplicate: () => {
+        throw new TypeError("Nobody listens");
+      },
+    }));
+    const entries = ["a", "b"].map((name) => ({ name, command: release("own-token") }));
+    const results = await storage.executeAll(entries);
+    assert(results.every((r) => r.status === "fulfilled"), shown(results));
+    assertEquals(sent, isCluster ? ["evalsha", "evalsha"] : ["pipeline of 2"]);
   }
 });
 

@@ -92,9 +92,7 @@ const REGRESSIONS: readonly { readonly what: string; readonly scenario: Scenario
   },
 ];
 
-// covers: G7
-// covers: G8
-// covers: G10
+// covers: G7 G8 G10
 for (const { what, scenario } of REGRESSIONS) {
   Deno.test(`simulate() finds nothing any more: ${what}`, async () => {
     assertEquals((await simulate(scenario)).violation?.message, undefined);
@@ -105,18 +103,7 @@ for (const { what, scenario } of REGRESSIONS) {
 const FIXED_SEEDS = 40;
 const NEW_SEEDS = 10;
 
-// covers: G1
-// covers: G2
-// covers: G3
-// covers: G4
-// covers: G5
-// covers: G6
-// covers: G7
-// covers: G8
-// covers: G9
-// covers: G10
-// covers: G11
-// covers: G12
+// covers: G1 G2 G3 G4 G5 G6 G7 G8 G9 G10 G11 G12
 for (let first = 1; first <= FIXED_SEEDS; first += 10) {
   Deno.test(`simulate() breaks no guarantee with the seeds from ${first} to ${first + 9}`, async () => {
     for (let seed = first; seed < first + 10; seed++) {

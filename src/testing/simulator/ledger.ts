@@ -135,7 +135,7 @@ export class Ledger {
     if (!expected) account.wasLost = true;
   }
 
-  /** The clock that says the time was set back. */
+  /** A clock that says the time was set back, or beyond the bound. */
   clockWasSetBack(): void {
     this.#wasSetBack = true;
   }
@@ -322,7 +322,10 @@ export class Ledger {
     for (const { token: waiter } of live) {
       const at = after.tickets.findIndex((t) => t.token === waiter);
       if (at >= 0 && at < place) this.#fail("G10", change, `${waiter} lost its place`);
-      if (at < 0 && waiter !== token) this.#fail("G10", change, `${waiter} lost its ticket`);
+      if (at < 0 && waiter !== token) {
+        if (this.#wasSetBack) this.#world.count("outside G10");
+        else this.#fail("G10", change, `${waiter} lost its ticket`);
+      }
       place = Math.max(place, at);
     }
     for (const [i, ticket] of after.tickets.entries()) {

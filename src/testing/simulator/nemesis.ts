@@ -92,6 +92,7 @@ export class Nemesis {
 
   #goWild(process: Process): void {
     this.wildSinceMs = Math.min(this.wildSinceMs, this.#targets.world.nowMs);
+    this.#targets.ledger.clockWasSetBack();
     this.#step(process.id, process.host);
   }
 
