@@ -1,5 +1,5 @@
 /**
- * Connections to Postgres, DynamoDB, MongoDB and etcd.
+ * Connections to DynamoDB, MongoDB and etcd.
  *
  * @module
  */
@@ -8,44 +8,8 @@ import { EtcdStorage } from "../../docs/examples/etcd_register.ts";
 import { type Fenced, StaleFenceError } from "../../mod.ts";
 import { createTable, DynamoDbStorage, fenceCheck } from "../../src/storage/dynamodb.ts";
 import { MongoDbStorage } from "../../src/storage/mongodb.ts";
-import { fenced, PostgresStorage } from "../../src/storage/postgres.ts";
 import { connect as connectDynamo, TABLE } from "../../tests/support/dynamodb.ts";
-import { drivers } from "../../tests/support/postgres.ts";
 import { type Connect, GUARDED } from "./client.ts";
-
-/** Postgres, by each of its two libraries. */
-export const connectPostgres: Connect = async (url, worker) => {
-  const { client, query, transact, [Symbol.asyncDispose]: close } = drivers[worker % 2]!.connect(
-    url,
-  );
-  const storage = new PostgresStorage(client);
-  await storage.migrate();
-  await query("CREATE TABLE IF NOT EXISTS resource (name text PRIMARY KEY, id text)").catch(
-    () => {},
-  );
-  const set =
-    "INSERT INTO resource VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET id = excluded.id";
-  return {
-    storage,
-    read: async () => {
-      const [row] = await query("SELECT id FROM resource WHERE name = $1", [GUARDED]);
-      return row ? String(row["id"]) : null;
-    },
-    write: async (id, lease) => {
-      if (!lease) return void await query(set, [GUARDED, id]);
-      await fenced(
-        storage,
-        lease,
-        ({ text, values }) =>
-          transact("READ COMMITTED", async (query) => {
-            await query(text, values);
-            await query(set, [GUARDED, id]);
-          }),
-      );
-    },
-    close: () => Promise.resolve(close()),
-  };
-};
 
 /** DynamoDB, by the SDK with its own retries. */
 export const connectDynamoDb: Connect = async (url) => {

@@ -66,7 +66,7 @@ export const PRODUCTS: Readonly<Record<string, Product>> = {
     service: "postgres",
     persist: true,
     fence: "fenceCheck",
-    load: async () => (await servers()).connectPostgres,
+    load: async () => (await import("./client_postgres.ts")).connectPostgres,
   },
   "dynamodb": {
     service: "dynamodb",

@@ -59,6 +59,8 @@ export class Holding implements Beating {
   readonly grant: Grant;
   /** Told once, when the lease is lost. */
   onLost: ((error: LeaseLostError) => void) | undefined;
+  /** Told when the lease is over, however it ended. */
+  onEnd: ((holding: Holding) => void) | undefined;
   /** Keeps the handle alive, if its user said so. */
   pinned: unknown;
 
@@ -252,6 +254,7 @@ export class Holding implements Beating {
       abort(new HoldfastError("lease-lost", `Lease "${this.name}" is ${WORDS[reason]}`));
     }
     this.#loop?.remove(this);
+    this.onEnd?.(this);
     this.pinned = undefined;
     this.grant.turn?.leave();
   }

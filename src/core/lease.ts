@@ -29,6 +29,11 @@ const forgotten = typeof FinalizationRegistry === "function"
   ? new FinalizationRegistry<Holding>((holding) => holding.abandon())
   : undefined;
 
+/** A lease that is over need not be watched; its error would keep its handle, which is in the stack trace. */
+function stopWatching(holding: Holding): void {
+  forgotten?.unregister(holding);
+}
+
 /**
  * One held lease. It renews itself while it is used, and ends with its scope (`await using`), with
  * {@linkcode Lease.release}, or by being lost: then {@linkcode Lease.signal} aborts, no later than the
@@ -53,6 +58,7 @@ export class Lease implements AsyncDisposable, Disposable {
   constructor(holding: Holding) {
     this.#holding = holding;
     forgotten?.register(this, holding, holding);
+    holding.onEnd = stopWatching;
   }
 
   /** The lock. */
@@ -151,7 +157,6 @@ export class Lease implements AsyncDisposable, Disposable {
    *   be tried again
    */
   release(): Promise<boolean> {
-    forgotten?.unregister(this.#holding);
     return this.#holding.release();
   }
 
@@ -164,7 +169,6 @@ export class Lease implements AsyncDisposable, Disposable {
    */
   detach(): Baton {
     this.#holding.detach();
-    forgotten?.unregister(this.#holding);
     const { name, token, fencingToken } = this;
     return { v: 1, name, token, fencingToken };
   }
@@ -182,7 +186,6 @@ export class Lease implements AsyncDisposable, Disposable {
   /** Starts the release without waiting for it. Use `await using` wherever it can wait. */
   [dispose](): void {
     const { waitUntil } = this.#holding.grant;
-    forgotten?.unregister(this.#holding);
     const work = this.#holding.release(waitUntil !== undefined).catch(() => {});
     waitUntil?.(work);
   }

@@ -12,7 +12,7 @@
  * not behind. Guard what must not happen twice with {@linkcode fencedExec} or the token.
  *
  * @example
- * ```ts no-eval
+ * ```ts ignore
  * import { Redis } from "ioredis";
  * import { Lock } from "@holdfast/lock";
  * import { ioredis, RedisStorage } from "@holdfast/lock/redis";
@@ -63,7 +63,7 @@ export type RedisStorageOptions = ScriptStorageOptions;
  * Keeps each lock in one key of a Redis. Atomic by one script; the same record as `UpstashStorage` writes.
  *
  * @example
- * ```ts no-eval
+ * ```ts ignore
  * import { createClient } from "redis";
  * import { nodeRedis, RedisStorage } from "@holdfast/lock/redis";
  *
@@ -102,7 +102,7 @@ export class RedisStorage extends ScriptStorage {
  * earlier ones when one fails: Redis cannot.
  *
  * @example
- * ```ts no-eval
+ * ```ts ignore
  * import { Redis } from "ioredis";
  * import { Lock } from "@holdfast/lock";
  * import { fencedExec, ioredis, RedisStorage } from "@holdfast/lock/redis";

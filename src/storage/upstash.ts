@@ -13,7 +13,7 @@
  * data in the same database. Turn eviction off for a database with locks.
  *
  * @example
- * ```ts no-eval
+ * ```ts ignore
  * import { Redis } from "@upstash/redis";
  * import { Lock } from "@holdfast/lock";
  * import { UpstashStorage } from "@holdfast/lock/upstash";
@@ -62,7 +62,7 @@ export interface UpstashStorageOptions extends ScriptStorageOptions {
  * `RedisStorage` writes.
  *
  * @example
- * ```ts no-eval
+ * ```ts ignore
  * import { Redis } from "@upstash/redis";
  * import { UpstashStorage } from "@holdfast/lock/upstash";
  *
@@ -100,7 +100,7 @@ export class UpstashStorage extends ScriptStorage {
  * earlier ones when one fails: Redis cannot.
  *
  * @example
- * ```ts no-eval
+ * ```ts ignore
  * import { Redis } from "@upstash/redis";
  * import { Lock } from "@holdfast/lock";
  * import { fencedExec, UpstashStorage } from "@holdfast/lock/upstash";

@@ -72,7 +72,7 @@ export const contractTests: readonly ContractTest[] = [
  *
  * @param options the storage, and how to get at it
  * @example
- * ```ts no-eval
+ * ```ts ignore
  * import { FenceGate, MemoryStorage } from "@holdfast/lock";
  * import { testLeaseStorage } from "@holdfast/lock/testing";
  *

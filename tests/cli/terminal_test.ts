@@ -1,7 +1,10 @@
 /** What the command line shows on a real terminal, and what the keys do there. */
 import { assert, assertEquals, assertMatch } from "@std/assert";
 import { COMMANDS, OVERVIEW } from "../../src/cli/commands.ts";
+import { startRedis, testsFor } from "../../scripts/services.ts";
 import { Bench, plain, SOURCE, until } from "./harness.ts";
+
+const redisTest = await testsFor("redis");
 
 Deno.test("run on a terminal shows who holds the lock, until when, and how many wait", async () => {
   await using bench = new Bench();
@@ -51,24 +54,38 @@ Deno.test("Ctrl-C on a terminal ends the wait with 130, and takes the view away"
   await bench.assertNothingLeft("deploy");
 });
 
-Deno.test("a command that was suspended past its deadline is killed before it goes on", async () => {
-  await using bench = new Bench();
-  const running = bench.start(
-    ["run", "deploy", "--ttl-ms", "600", "--", "sh", "-c", "while :; do echo $$; sleep 0.02; done"],
-  );
-  await until(() => running.stdout().length > 0);
-  const group = Number(running.stdout().split("\n")[0]);
-  running.kill("SIGTSTP");
-  await until(() => "TZ".includes(stateOf(group)) && stateOf(running.pid) === "T");
-  const before = running.stdout();
-  // Somebody else gets the lock meanwhile.
-  assertEquals((await bench.run(["run", "deploy", "--", "true"])).status, 0);
-  running.kill("SIGCONT");
-  const { status, stdout, stderr } = await running.result;
-  assertEquals([status, stdout], [70, before]);
-  assertMatch(stderr, /is lost \(expired\): the command gets SIGKILL\n$/);
-  await bench.assertNothingLeft("deploy");
-});
+redisTest(
+  "a command that was suspended past its deadline is killed before it goes on",
+  async () => {
+    await using bench = new Bench();
+    await using redis = await startRedis();
+    bench.storage = redis.url;
+    const running = bench.start(
+      [
+        "run",
+        "deploy",
+        "--ttl-ms",
+        "600",
+        "--",
+        "sh",
+        "-c",
+        "while :; do echo $$; sleep 0.02; done",
+      ],
+    );
+    await until(() => running.stdout().length > 0);
+    const group = Number(running.stdout().split("\n")[0]);
+    running.kill("SIGTSTP");
+    await until(() => "TZ".includes(stateOf(group)) && stateOf(running.pid) === "T");
+    const before = running.stdout();
+    // Somebody else gets the lock meanwhile.
+    assertEquals((await bench.run(["run", "deploy", "--", "true"])).status, 0);
+    running.kill("SIGCONT");
+    const { status, stdout, stderr } = await running.result;
+    assertEquals([status, stdout], [70, before]);
+    assertMatch(stderr, /is lost \(expired\): the command gets SIGKILL\n$/);
+    await bench.assertNothingLeft("deploy");
+  },
+);
 
 Deno.test("watch on a terminal shows grants above who holds the lock now", async () => {
   await using bench = new Bench();
