@@ -9,8 +9,39 @@
 /** The tests that count: those of the core, and what every storage has to do, on the memory storage. */
 const TESTS = ["tests/core", "tests/contract/memory_test.ts"];
 
-/** Why code is not covered: the file, a part of the line, and the reason. */
-const REASONS: readonly (readonly [file: string, part: string, why: string])[] = [];
+/** Why code is not covered. */
+interface Reason {
+  /** The file. */
+  readonly file: string;
+  /** What is not covered there: a line, or a way out of it. */
+  readonly kind: "line" | "branch";
+  /** The line, as it stands there. */
+  readonly code: string;
+  readonly why: string;
+}
+
+const REASONS: readonly Reason[] = [
+  {
+    file: "src/core/holding.ts",
+    kind: "branch",
+    code: 'return this.#life.status === "held" ? leftMs(this.#life, this.settings, now) : 0;',
+    why:
+      "Only a lease that is held is asked, as its end takes it out of the gate; this says so to the compiler",
+  },
+  {
+    file: "src/core/holding.ts",
+    kind: "branch",
+    code: 'const life = this.#life.status === "held" ? this.#life : undefined;',
+    why:
+      "Only a lease that is held is renewed, as its callers look before; this says so to the compiler",
+  },
+  {
+    file: "src/core/holding.ts",
+    kind: "branch",
+    code: "}",
+    why: "V8 counts a way out of a loop that is left by return and throw only",
+  },
+];
 
 /** What is known of one file. */
 interface FileCoverage {
@@ -21,14 +52,15 @@ interface FileCoverage {
   readonly branches: { readonly line: number; readonly times: number }[];
 }
 
-async function deno(args: readonly string[], stdout: "inherit" | "piped"): Promise<Uint8Array> {
-  const command = new Deno.Command(Deno.execPath(), { args: [...args], stdout, stderr: "inherit" });
-  const child = command.spawn();
-  const output = stdout === "piped"
-    ? await child.output()
-    : { ...await child.status, stdout: null };
-  if (!output.success) throw new Error(`deno ${args[0]} ended with status ${output.code}`);
-  return output.stdout ?? new Uint8Array();
+/** Runs Deno; what it says is shown only if it fails, and then from the failures on. */
+async function deno(args: readonly string[]): Promise<string> {
+  const command = new Deno.Command(Deno.execPath(), { args: [...args], env: { NO_COLOR: "1" } });
+  const { success, code, stdout, stderr } = await command.output();
+  const text = new TextDecoder();
+  if (success) return text.decode(stdout);
+  const said = text.decode(stdout);
+  console.error(said.slice(Math.max(0, said.indexOf(" ERRORS "))), text.decode(stderr));
+  throw new Error(`deno ${args[0]} ended with status ${code}`);
 }
 
 /** Reads LCOV's trace format (geninfo(1), "FILES"). */
@@ -83,32 +115,38 @@ async function listGaps({ name, lines, branches }: FileCoverage): Promise<number
   let unexplained = 0;
   for (const line of [...bare, ...new Set(half)].sort((a, b) => a - b)) {
     const code = text[line - 1]!.trim();
-    const why = REASONS.find(([file, part]) => name.endsWith(file) && code.includes(part))?.[2];
-    const isBare = bare.includes(line);
-    if (isBare && why === undefined) unexplained++;
-    console.log(`${name}:${line}: ${isBare ? "line" : "branch"}: ${code}`);
-    if (why !== undefined) console.log(`    ${why}`);
+    const kind = bare.includes(line) ? "line" : "branch";
+    const reason = REASONS.find((r) => r.file === name && r.kind === kind && r.code === code);
+    if (kind === "line" && !reason) unexplained++;
+    console.log(`${name}:${line}: ${kind}: ${code}`);
+    if (reason) console.log(`    ${reason.why}`);
   }
   return unexplained;
 }
 
+/** Files that were not measured: nothing imports them, or they changed meanwhile. */
+async function unmeasured(files: readonly FileCoverage[]): Promise<string[]> {
+  const names: string[] = [];
+  for await (const { name } of Deno.readDir("src/core")) names.push(`src/core/${name}`);
+  return names.filter((name) => !files.some((file) => file.name === name)).sort();
+}
+
 const folder = await Deno.makeTempDir({ prefix: "holdfast-coverage-" });
 try {
-  const flags = ["-A", "--no-check", "--parallel", "--quiet", "--reporter=dot"];
-  const raw = ["--coverage-raw-data-only", `--coverage=${folder}`];
-  await deno(["test", ...flags, ...raw, ...TESTS], "inherit");
-  const lcov = await deno(["coverage", "--lcov", "--include=/src/core/", folder], "piped");
-  const files = parseLcov(new TextDecoder().decode(lcov));
-  if (files.length === 0) throw new Error("Nothing was measured");
-  console.log();
+  const flags = ["-A", "--no-check", "--parallel", "--coverage-raw-data-only"];
+  const said = await deno(["test", ...flags, `--coverage=${folder}`, ...TESTS]);
+  console.log(said.trim().split("\n").at(-1) + "\n");
+  const files = parseLcov(await deno(["coverage", "--lcov", "--include=/src/core/", folder]));
   printTable(files);
   console.log("\nNot covered:");
   let unexplained = 0;
   for (const file of files) unexplained += await listGaps(file);
+  const missing = await unmeasured(files);
+  if (missing.length > 0) console.error(`\nNot measured: ${missing.join(", ")}`);
   if (unexplained > 0) {
     console.error(`\n${unexplained} lines are neither covered nor have a reason`);
-    Deno.exitCode = 1;
   }
+  if (unexplained + missing.length > 0) Deno.exitCode = 1;
 } finally {
   await Deno.remove(folder, { recursive: true });
 }

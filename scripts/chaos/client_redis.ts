@@ -8,6 +8,7 @@ import { fencedExec as redisFencedExec } from "../../src/storage/redis.ts";
 import { fencedExec, UpstashStorage } from "../../src/storage/upstash.ts";
 import { connectIoredis, connectRedis, type RedisKind } from "../../tests/support/redis_clients.ts";
 import { type Connect, GUARDED } from "./client.ts";
+import { UPSTASH_TOKEN } from "./terms.ts";
 
 /** Redis, by one of its libraries, with the defaults of that. */
 function connectBy(kind: RedisKind): Connect {
@@ -38,9 +39,6 @@ export const connectByNodeRedis: Connect = connectBy("node-redis");
 /** By both. */
 export const connectByEither: Connect = (url, worker) =>
   (worker % 2 === 0 ? connectByIoredis : connectByNodeRedis)(url, worker);
-
-/** What `startUpstashProxy` is told, and what clients show. */
-export const UPSTASH_TOKEN = "chaos";
 
 /** Upstash, by its own client with its own retries. */
 export const connectUpstash: Connect = (url) => {

@@ -7,9 +7,8 @@ import { startMongoProxy } from "../../tests/support/mongo_proxy.ts";
 import { startTcpProxy, type TcpProxy } from "../../tests/support/tcp_proxy.ts";
 import { startUpstashProxy } from "../../tests/support/upstash_proxy.ts";
 import { type Service, start } from "../services.ts";
-import { UPSTASH_TOKEN } from "./client_redis.ts";
 import type { Product } from "./products.ts";
-import { WORKERS } from "./terms.ts";
+import { UPSTASH_TOKEN, WORKERS } from "./terms.ts";
 
 /** Where a storage is. */
 export interface Site extends AsyncDisposable {

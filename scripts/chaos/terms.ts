@@ -14,6 +14,9 @@ export const LOCK = "chaos";
 /** How many workers there are at a time. */
 export const WORKERS = 8;
 
+/** What clients show to what stands for Upstash. */
+export const UPSTASH_TOKEN = "chaos";
+
 /**
  * How far apart the clocks of two processes may be, in milliseconds: each adds a monotonic clock to the wall
  * clock of the machine as it was when the process started.

@@ -103,7 +103,7 @@ export function holdingsOf(history: readonly LockOperation[]): Holding[] {
   }).sort((a, b) => a.fence - b.fence);
 }
 
-/** The sections, in order of their beginnings. */
+/** The sections, in order of their beginnings; without those of processes that died before they wrote. */
 export function sectionsOf({ notes, faults, endedMs }: Trace): Section[] {
   const deathMs = new Map(
     faults.filter(({ kind }) => kind === "kill").map(({ target, toMs }) => [target, toMs]),
@@ -111,9 +111,12 @@ export function sectionsOf({ notes, faults, endedMs }: Trace): Section[] {
   return notes.flatMap((note): Section[] => {
     if (note.type !== "enter") return [];
     const { process, fence, atMs: fromMs } = note;
-    const isEnd = (n: Note): boolean =>
-      n.process === process && n.type === "wrote" && n.resource === "plain" && n.atMs >= fromMs;
-    const toMs = notes.find(isEnd)?.atMs ?? deathMs.get(process) ?? endedMs;
+    const next = (type: "write" | "wrote"): Note | undefined =>
+      notes.find((n) =>
+        n.type === type && n.process === process && n.resource === "plain" && n.atMs >= fromMs
+      );
+    if (!next("write")) return [];
+    const toMs = next("wrote")?.atMs ?? deathMs.get(process) ?? endedMs;
     return [{ process, fence, fromMs, toMs }];
   }).sort((a, b) => a.fromMs - b.fromMs);
 }

@@ -170,7 +170,9 @@ export class Holding implements Beating {
     const now = clock.read();
     if (this.loseIfOver(now) || this.#life.status !== "held") return;
     if ("error" in answer) {
-      const pauseMs = backoffMs(this.#life.failed?.times ?? 0, RETRY_MS, entropy.random());
+      // A short lease has no time for the usual pause.
+      const retryMs = { ...RETRY_MS, min: Math.min(RETRY_MS.min, this.renewEveryMs) };
+      const pauseMs = backoffMs(this.#life.failed?.times ?? 0, retryMs, entropy.random());
       this.#life = renewalFailed(this.#life, now, pauseMs);
       const remainingMs = this.leftMs(now);
       this.emit({ type: "renewFailed", name: this.name, fence, remainingMs, error: answer.error });

@@ -88,7 +88,8 @@ export class Lease implements AsyncDisposable, Disposable {
 
   /**
    * Aborts with a `LeaseLostError` when the lease is lost, no later than its deadline; never
-   * after a release. Whoever keeps the signal keeps the lease renewed.
+   * after a release. Whoever keeps the signal keeps the lease renewed; whoever keeps only a listener, or an
+   * `AbortSignal.any()` of it, does not, and is not told either when the lease is collected.
    */
   get signal(): AbortSignal {
     if (!this.#controller) {

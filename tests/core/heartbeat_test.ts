@@ -299,6 +299,18 @@ Deno.test("ttls of 10 ms are held, without a busy loop", async () => {
   assert(timers <= 1500, `${timers} timers`);
 });
 
+for (const ttlMs of [10, 20, 40, 80]) {
+  // covers: S3.13
+  Deno.test(`a lease of ${ttlMs} ms outlives a renewal that failed`, async () => {
+    const world = new World();
+    const lease = await world.lock({ ttlMs, entropy: { uuid: () => "secret", random: () => 0.99 } })
+      .acquire();
+    world.storage.inject({ type: "lose-request" });
+    await world.clock.advance(10 * ttlMs);
+    assertEquals(lease.status, "held");
+  });
+}
+
 Deno.test("a lease of 10 ms whose storage fails is lost in time, without a busy loop", async () => {
   const world = new World();
   const lease = await world.lock({ ttlMs: 10 }).acquire();
