@@ -66,7 +66,9 @@ for (const [storage, test] of STORAGES) {
     assertEquals([verdict.violations, code], [[], 0]);
     const { grants, faults, guarded, linearizability } = verdict;
     assert(grants >= 10 && guarded.applied >= 10, JSON.stringify({ grants, guarded }));
-    assert((faults.freeze ?? 0) + (faults.kill ?? 0) >= 2, JSON.stringify(faults));
+    // How many faults find room in two seconds depends on the machine; that there were some does not.
+    const count = Object.values(faults).reduce((sum, times) => sum + (times ?? 0), 0);
+    assert(count >= 3 && (faults.freeze ?? 0) + (faults.kill ?? 0) >= 1, JSON.stringify(faults));
     assertEquals(linearizability.verdict, "linearizable");
   });
 }
