@@ -95,9 +95,10 @@ export function printSizes(sizes: readonly Size[]): void {
  * Makes the npm package from what `deno pack` generates: adds the command line as a `bin`, which a
  * `deno.json` cannot name.
  *
+ * @param out the folder for the tarball
  * @returns the path of the tarball
  */
-export async function buildNpmPackage(): Promise<string> {
+export async function buildNpmPackage(out = "dist"): Promise<string> {
   const folder = await Deno.makeTempDir();
   try {
     await run(Deno.execPath(), ["pack", "--allow-dirty", "--output", `${folder}/deno.tgz`]);
@@ -112,12 +113,13 @@ export async function buildNpmPackage(): Promise<string> {
     const main = manifest.exports["./cli"].default ?? manifest.exports["./cli"];
     await Deno.writeTextFile(
       `${folder}/package/bin/holdfast.js`,
-      `#!/usr/bin/env node\nimport { main } from "../${
+      `#!/usr/bin/env node\nimport process from "node:process";\nimport { main } from "../${
         main.replace(/^\.\//, "")
-      }";\nawait main();\n`,
+      }";\nprocess.exit(await main());\n`,
     );
-    const tarball = `dist/${config.name.replace("@", "").replace("/", "-")}-${config.version}.tgz`;
-    await Deno.mkdir("dist", { recursive: true });
+    const name = config.name.replace("@", "").replace("/", "-");
+    const tarball = `${out}/${name}-${config.version}.tgz`;
+    await Deno.mkdir(out, { recursive: true });
     await run("tar", ["czf", tarball, "-C", folder, "package"]);
     return tarball;
   } finally {
