@@ -6,7 +6,7 @@ import { assertEquals, assertMatch } from "@std/assert";
 import { buildNpmPackage } from "../../scripts/build.ts";
 import { withService } from "../../scripts/services.ts";
 
-const RUNTIMES = [["node", ["node"]], ["bun", ["npx", "-y", "bun@1.4.5"]]] as const;
+const RUNTIMES = [["node", ["node"]], ["bun", ["bun"]]] as const;
 
 /** Uses the installed module as the README does, without syntax that Node 20 cannot parse. */
 const MODULE = `
