@@ -66,7 +66,7 @@ for (const runtime of ["node", "bun"]) {
     bench.storage = redis.url;
     const program = programOf(runtime, project(bench, { withPackages: true }));
     const work = `trap "" TERM; (trap "" TERM; sleep 60; sleep 60) & sleep 60; sleep 60`;
-    const args = ["run", "deploy", "--ttl-ms", "1500", "--grace-ms", "300", "--", "sh", "-c", work];
+    const args = ["run", "deploy", "--ttl-ms", "3000", "--grace-ms", "900", "--", "sh", "-c", work];
     const running = bench.start(args, { program });
     await bench.untilRuns("sleep 60");
     redis.freeze();
