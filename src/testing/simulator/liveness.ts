@@ -98,7 +98,9 @@ export class Liveness {
     const earliestUs = this.#options.earliestUs();
     const live = holders.filter((h) => isLive(h, earliestUs));
     const queued = tickets.filter((t) => t.fair && isLive(t, earliestUs));
-    if (queued.some((t) => !isWaiting(t.token, queued, waiters))) return false;
+    const mayWait = ({ token }: Ticket): boolean =>
+      !this.#ledger.wasGranted(name, token) && isWaiting(token, queued, waiters);
+    if (!queued.every(mayWait)) return false;
     if (live.length === 0) return true;
     const taken = live.reduce((sum, h) => sum + h.permits, 0);
     return waiters.every((w) => taken + w.permits <= live[0]!.capacity);
