@@ -7,11 +7,13 @@
  * h TOKEN FENCE PERMITS CAPACITY TTL_MS BEATS EXPIRES_AT_MS LABEL     a holder; TOKEN - if none
  * t TOKEN PERMITS FAIR EXPIRES_AT_MS                                  a ticket; FAIR 0 or 1
  * s TOKEN END EXPIRES_AT_MS                                           a spent token
+ * .
  * ```
  *
  * Every line ends with a line feed; holders come first, then tickets, then spent tokens, then lines of
- * other kinds, which a later minor version may have written: they are kept. Another major version, and
- * text that is not ours, is an error and never "free".
+ * other kinds, which a later minor version may have written: they are kept. The dot is the end, so that no
+ * part of a record reads as a record. Another major version, and text that is not ours, is an error and
+ * never "free".
  *
  * @module
  */
@@ -28,6 +30,9 @@ const HOLDER = new RegExp(
 const TICKET = new RegExp(`^t ${TOKEN} ${INTEGER} ([01]) ${INTEGER}$`);
 const SPENT = new RegExp(`^s ${TOKEN} (released|unheld|evicted|adopted) ${INTEGER}$`);
 const OTHER = /^[a-z] \P{Cc}*$/u;
+
+/** What every record ends with. */
+const END = "\n.\n";
 
 /** The most bytes of lines of unknown kinds that a record may carry, so that it stays below 64 KiB. */
 const MAX_EXTRA_BYTES = 2048;
@@ -54,9 +59,9 @@ export function encodeRecord(record: LeaseRecord): string {
   }
   for (const s of record.spent) lines.push(`s ${s.token} ${s.end} ${s.expiresAtMs}`);
   lines.push(...record.extra);
-  const text = lines.join("\n") + "\n";
+  const text = lines.join("\n") + END;
   decodeRecord(text);
-  if (text.split("\n").length > lines.length + 1) {
+  if (text.split("\n").length > lines.length + 2) {
     throw new RangeError("Cannot write record as one of its texts has a line feed");
   }
   return text;
@@ -70,9 +75,10 @@ export function encodeRecord(record: LeaseRecord): string {
  * @throws {RangeError} if it is not a record of this major version
  */
 export function decodeRecord(text: string): LeaseRecord {
-  const lines = text.split("\n");
+  const isWhole = text.endsWith(END);
+  const lines = text.slice(0, isWhole ? -END.length : undefined).split("\n");
   const header = HEADER.exec(lines[0]!);
-  if (!header || lines.pop() !== "") {
+  if (!header) {
     // No more of it is shown: what we cannot read may be a credential.
     const start = /^holdfast \d{1,9}/.exec(text)?.[0];
     throw new RangeError(
@@ -81,6 +87,7 @@ export function decodeRecord(text: string): LeaseRecord {
         : `Cannot read record as it does not start with "holdfast 1"`,
     );
   }
+  if (!isWhole) throw new RangeError("Cannot read record as its end is missing");
   const holders: Holder[] = [];
   const tickets: Ticket[] = [];
   const spent: Spent[] = [];

@@ -65,7 +65,8 @@ if known then return { 'ran', known } end
 local text = redis.pcall('GET', KEYS[1])
 if type(text) == 'table' then return text end
 if not text then return { 'stale' } end
-if not string.find(text, '^holdfast 1 %d+\\n') then return { '${FOREIGN}' } end
+local is_ours = string.find(text, '^holdfast 1 %d+\\n') and string.sub(text, -3) == '\\n.\\n'
+if not is_ours then return { '${FOREIGN}' } end
 local _, at = string.find(text, '\\nh ' .. ARGV[1] .. ' ' .. ARGV[2] .. ' ', 1, true)
 if not at then return { 'stale' } end
 local ttl_ms, expires_ms = string.match(text, '^%d+ %d+ (%d+) %d+ (%d+) ', at + 1)

@@ -49,9 +49,9 @@ local now_ms = ceil(now_us / 1000)
 
 local text = redis.pcall('GET', key)
 if type(text) == 'table' then return text end
-text = text or 'holdfast 1 0\\n'
+text = text or 'holdfast 1 0\\n.\\n'
 local fence, at = match(text, '^holdfast 1 (%d+)\\n()')
-if not at then return { 'foreign' } end
+if not at or sub(text, -3) ~= '\\n.\\n' then return { 'foreign' } end
 fence = tonumber(fence)
 local last_ms = ceil(fence / 1000)
 
@@ -95,11 +95,11 @@ while byte(text, at) == 115 do -- s
 end
 
 local extra_at = at
-while at <= #text do
+while byte(text, at) ~= 46 do -- .
   at = match(text, '^[a-gi-ru-z] [^%c]*\\n()', at)
   if not at then return { 'foreign' } end
 end
-if at - extra_at > 2048 or last_ms >= 1e14 then return { 'foreign' } end
+if at ~= #text - 1 or at - extra_at > 2048 or last_ms >= 1e14 then return { 'foreign' } end
 `;
 
 /**

@@ -387,7 +387,8 @@ export const acquireTests: readonly ContractTest[] = [
         "",
         "holdfast 2 5\nsomething new\n",
         "holdfast 1 5\nh truncat",
-        "holdfast 1 5\nh a b c\n",
+        "holdfast 1 5\n",
+        "holdfast 1 5\nh a b c\n.\n",
       ];
       for (const text of texts) {
         const name = uniqueName("foreign");
@@ -415,7 +416,7 @@ export const acquireTests: readonly ContractTest[] = [
     needs: "writeRaw",
     async run({ clients: [a, b], writeRaw, readRaw }) {
       const name = uniqueName("minor");
-      await writeRaw!(name, "holdfast 1 5\nx something of tomorrow\n");
+      await writeRaw!(name, "holdfast 1 5\nx something of tomorrow\n.\n");
       const lease = await new Lock({ storage: a, name, ttlMs: TTL_MS }).acquire();
       await lease.renew();
       checkEqual(await new Lock({ storage: b, name }).tryAcquire(), null, "held");

@@ -48,6 +48,7 @@ s ff evicted 10
 s gg adopted 11
 x of tomorrow
 z 
+.
 `;
 
 Deno.test("a record is written in the documented form", () => {
@@ -58,9 +59,9 @@ Deno.test("the documented form is read back", () => {
   assertEquals(decodeRecord(SAMPLE_TEXT), sample);
 });
 
-Deno.test("an empty record is one line", () => {
-  assertEquals(encodeRecord(EMPTY_RECORD), "holdfast 1 0\n");
-  assertEquals(decodeRecord("holdfast 1 0\n"), EMPTY_RECORD);
+Deno.test("an empty record is its fence", () => {
+  assertEquals(encodeRecord(EMPTY_RECORD), "holdfast 1 0\n.\n");
+  assertEquals(decodeRecord("holdfast 1 0\n.\n"), EMPTY_RECORD);
 });
 
 const integer = fc.oneof(fc.nat(), fc.maxSafeNat());
@@ -121,6 +122,7 @@ Deno.test("a text is either an error or comes back as it is, whatever was done t
 const NOT_OURS = `Cannot read record as it does not start with "holdfast 1"`;
 const unknown = (start: string): string =>
   `Cannot read record as its version or shape is unknown: current value is "${start}"`;
+const NO_END = "Cannot read record as its end is missing";
 const malformed = (line: number): string => `Cannot read record as its line ${line} is malformed`;
 
 /** What is stored, and why it cannot be read. */
@@ -130,50 +132,54 @@ const unreadable: readonly [what: string, text: string, message: string][] = [
   ["something else", "not ours", NOT_OURS],
   ["JSON", '{"holdfast":1}', NOT_OURS],
   ["our word without a version", "holdfast\n", NOT_OURS],
-  ["a leading space", " holdfast 1 5\n", NOT_OURS],
+  ["a leading space", " holdfast 1 5\n.\n", NOT_OURS],
   ["another case", "Holdfast 1 5\n", NOT_OURS],
   ["a later major version", "holdfast 2 5\nsomething new\n", unknown("holdfast 2")],
   ["a later major version of two digits", "holdfast 11 5\n", unknown("holdfast 11")],
   ["a later major version with a secret", "holdfast 2 token=abc", unknown("holdfast 2")],
   ["a header without a fence", "holdfast 1\n", unknown("holdfast 1")],
-  ["a header with two fences", "holdfast 1 5 6\n", unknown("holdfast 1")],
-  ["a header with a negative fence", "holdfast 1 -5\n", unknown("holdfast 1")],
-  ["a header with a fraction", "holdfast 1 5.5\n", unknown("holdfast 1")],
-  ["a header with a leading zero", "holdfast 1 05\n", unknown("holdfast 1")],
-  ["a header with an exponent", "holdfast 1 1e3\n", unknown("holdfast 1")],
-  ["carriage returns", "holdfast 1 5\r\n", unknown("holdfast 1")],
-  ["a header that is cut off", "holdfast 1 5", unknown("holdfast 1")],
-  ["a last line that is cut off", "holdfast 1 5\nh aa 7 1 2", unknown("holdfast 1")],
-  ["an empty line", "holdfast 1 5\n\n", malformed(2)],
-  ["a line that is no kind", "holdfast 1 5\nhello\n", malformed(2)],
-  ["a line with an upper-case kind", "holdfast 1 5\nX y\n", malformed(2)],
-  ["a control character", "holdfast 1 5\nx a\tb\n", malformed(2)],
-  ["a holder with too few fields", "holdfast 1 5\nh aa 7 1 2 3 4\n", malformed(2)],
-  ["a holder without a label field", "holdfast 1 5\nh aa 7 1 2 3 4 5\n", malformed(2)],
-  ["a holder with a token too short", "holdfast 1 5\nh a 7 1 2 3 4 5 \n", malformed(2)],
+  ["a header with two fences", "holdfast 1 5 6\n.\n", unknown("holdfast 1")],
+  ["a header with a negative fence", "holdfast 1 -5\n.\n", unknown("holdfast 1")],
+  ["a header with a fraction", "holdfast 1 5.5\n.\n", unknown("holdfast 1")],
+  ["a header with a leading zero", "holdfast 1 05\n.\n", unknown("holdfast 1")],
+  ["a header with an exponent", "holdfast 1 1e3\n.\n", unknown("holdfast 1")],
+  ["carriage returns", "holdfast 1 5\r\n.\n", unknown("holdfast 1")],
+  ["a header that is cut off", "holdfast 1 5", NO_END],
+  ["a line that is cut off", "holdfast 1 5\nh aa 7 1 2", NO_END],
+  ["a record without its last line", "holdfast 1 5\nh aa 7 1 2 3 4 5 \n", NO_END],
+  ["an end that is cut off", "holdfast 1 5\n.", NO_END],
+  ["two ends", "holdfast 1 5\n.\n.\n", malformed(2)],
+  ["lines behind the end", "holdfast 1 5\n.\nx later\n.\n", malformed(2)],
+  ["an empty line", "holdfast 1 5\n\n.\n", malformed(2)],
+  ["a line that is no kind", "holdfast 1 5\nhello\n.\n", malformed(2)],
+  ["a line with an upper-case kind", "holdfast 1 5\nX y\n.\n", malformed(2)],
+  ["a control character", "holdfast 1 5\nx a\tb\n.\n", malformed(2)],
+  ["a holder with too few fields", "holdfast 1 5\nh aa 7 1 2 3 4\n.\n", malformed(2)],
+  ["a holder without a label field", "holdfast 1 5\nh aa 7 1 2 3 4 5\n.\n", malformed(2)],
+  ["a holder with a token too short", "holdfast 1 5\nh a 7 1 2 3 4 5 \n.\n", malformed(2)],
   [
     "a holder with a token too long",
-    `holdfast 1 5\nh ${"a".repeat(37)} 7 1 2 3 4 5 \n`,
+    `holdfast 1 5\nh ${"a".repeat(37)} 7 1 2 3 4 5 \n.\n`,
     malformed(2),
   ],
-  ["a holder with a strange token", "holdfast 1 5\nh a_b 7 1 2 3 4 5 \n", malformed(2)],
-  ["a holder with a negative number", "holdfast 1 5\nh aa -7 1 2 3 4 5 \n", malformed(2)],
-  ["a ticket without a token", "holdfast 1 5\nt - 1 0 5\n", malformed(2)],
-  ["a ticket that is neither fair nor not", "holdfast 1 5\nt aa 1 2 5\n", malformed(2)],
-  ["a ticket with a field too many", "holdfast 1 5\nt aa 1 0 5 6\n", malformed(2)],
-  ["a spent token with another end", "holdfast 1 5\ns aa lost 5\n", malformed(2)],
-  ["a bad line after good ones", "holdfast 1 5\ns aa released 5\nt bb\n", malformed(3)],
+  ["a holder with a strange token", "holdfast 1 5\nh a_b 7 1 2 3 4 5 \n.\n", malformed(2)],
+  ["a holder with a negative number", "holdfast 1 5\nh aa -7 1 2 3 4 5 \n.\n", malformed(2)],
+  ["a ticket without a token", "holdfast 1 5\nt - 1 0 5\n.\n", malformed(2)],
+  ["a ticket that is neither fair nor not", "holdfast 1 5\nt aa 1 2 5\n.\n", malformed(2)],
+  ["a ticket with a field too many", "holdfast 1 5\nt aa 1 0 5 6\n.\n", malformed(2)],
+  ["a spent token with another end", "holdfast 1 5\ns aa lost 5\n.\n", malformed(2)],
+  ["a bad line after good ones", "holdfast 1 5\ns aa released 5\nt bb\n.\n", malformed(3)],
   [
     "a fence that is no safe integer",
-    "holdfast 1 9999999999999999\n",
+    "holdfast 1 9999999999999999\n.\n",
     "Cannot read record as a number is out of range: current value is 9999999999999999",
   ],
   [
     "an expiry that is no safe integer",
-    "holdfast 1 5\ns aa released 9007199254740992\n",
+    "holdfast 1 5\ns aa released 9007199254740992\n.\n",
     "Cannot read record as a number is out of range: current value is 9007199254740992",
   ],
-  ["a number of 17 digits", "holdfast 1 5\ns aa released 10000000000000000\n", malformed(2)],
+  ["a number of 17 digits", "holdfast 1 5\ns aa released 10000000000000000\n.\n", malformed(2)],
 ];
 for (const [what, stored, message] of unreadable) {
   // covers: G12
@@ -184,17 +190,15 @@ for (const [what, stored, message] of unreadable) {
 }
 
 // covers: G12
-Deno.test("every proper prefix of a text is an error or a record without its last lines", () => {
+Deno.test("every proper prefix of a text is an error", () => {
   for (let length = 0; length < SAMPLE_TEXT.length; length++) {
-    const cut = SAMPLE_TEXT.slice(0, length);
-    if (cut.endsWith("\n")) assertEquals(encodeRecord(decodeRecord(cut)), cut);
-    else assertThrows(() => decodeRecord(cut), RangeError);
+    assertThrows(() => decodeRecord(SAMPLE_TEXT.slice(0, length)), RangeError);
   }
 });
 
 // covers: G12
 Deno.test("lines of kinds that this version does not know are kept", () => {
-  const stored = "holdfast 1 5\na b\nx of tomorrow é\nz \n";
+  const stored = "holdfast 1 5\na b\nx of tomorrow é\nz \n.\n";
   assertEquals(encodeRecord(decodeRecord(stored)), stored);
 });
 
@@ -206,7 +210,7 @@ const extras: readonly [what: string, line: string, count: number, isRead: boole
 ];
 for (const [what, line, count, isRead] of extras) {
   Deno.test(`${what} of unknown lines are ${isRead ? "kept" : "an error"}`, () => {
-    const stored = `holdfast 1 5\n${`${line}\n`.repeat(count)}`;
+    const stored = `holdfast 1 5\n${`${line}\n`.repeat(count)}.\n`;
     if (isRead) return assertEquals(encodeRecord(decodeRecord(stored)), stored);
     const error = assertThrows(() => decodeRecord(stored), RangeError);
     assertEquals(

@@ -288,8 +288,9 @@ Deno.test("a grant whose reply was lost is found although somebody has queued si
   a.register.onRequest = ({ type }) => {
     if (type !== "read") return;
     a.register.onRequest = undefined;
-    const { value } = shared.values.get("job")!;
-    shared.put("job", `${value}t waiter 1 0 ${START_MS + 5000}\n`);
+    const record = decodeRecord(shared.values.get("job")!.value);
+    const waiter = { token: "waiter", permits: 1, fair: false, expiresAtMs: START_MS + 5000 };
+    shared.put("job", encodeRecord({ ...record, tickets: [waiter] }));
   };
   const fence = await a.grant(acquire("aa"));
   assertEquals(holdersOf(shared).map((h) => [h.token, h.fence]), [["aa", fence]]);
@@ -423,6 +424,7 @@ const foreign: readonly [what: string, text: string][] = [
   ["nothing at all", ""],
   ["another major version", "holdfast 2 5\n"],
   ["a record that is cut off", "holdfast 1 5\nh aa 1"],
+  ["a record without its last line", "holdfast 1 5\n"],
 ];
 for (const [what, text] of foreign) {
   for (const hasAbsent of [true, false]) {
@@ -453,7 +455,7 @@ for (const [what, text] of foreign) {
 // covers: G12
 Deno.test("lines of a later minor version outlive a holding", async () => {
   const [a, , shared] = twoClients();
-  shared.put("job", "holdfast 1 5\nx of tomorrow\n");
+  shared.put("job", "holdfast 1 5\nx of tomorrow\n.\n");
   const fence = await a.grant(acquire("aa"));
   await a.do(renew("aa", fence));
   await a.do(release("aa"));

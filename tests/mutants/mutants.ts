@@ -233,6 +233,12 @@ const codec: readonly Mutant[] = [
     search: "`^holdfast 1 ${INTEGER}$`",
     replace: "`^holdfast \\\\d ${INTEGER}$`",
   },
+  {
+    name: "a record that lost its last lines is read",
+    file: "src/core/codec.ts",
+    search: "  if (!isWhole) throw",
+    replace: "  if (!text) throw",
+  },
 ];
 
 /** Time, and the life of a lease. */

@@ -168,9 +168,9 @@ Deno.test("a value that is not ours is an error with its key, and stays as it is
       new Uint8Array(),
       new Uint8Array([0xff, 0xfe]),
       // The text of a record, but not as bytes; after a mark; with a label that is not UTF-8.
-      "holdfast 1 5\n",
-      new TextEncoder().encode("\ufeffholdfast 1 5\n"),
-      Uint8Array.from("holdfast 1 5\nh - 5 1 1 1000 0 9 \xff\n", (c) => c.charCodeAt(0)),
+      "holdfast 1 5\n.\n",
+      new TextEncoder().encode("\ufeffholdfast 1 5\n.\n"),
+      Uint8Array.from("holdfast 1 5\nh - 5 1 1 1000 0 9 \xff\n.\n", (c) => c.charCodeAt(0)),
     ];
     for (const [i, value] of values.entries()) {
       const name = `foreign ${i}`;

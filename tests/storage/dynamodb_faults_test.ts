@@ -216,7 +216,7 @@ await withService("dynamodb", ({ test, service }) => {
 
   const damages: Record<string, { set: string; value: unknown }> = {
     "truncated": { set: "record", value: "holdfast 1 17950000000" },
-    "cut in the middle of a line": { set: "record", value: "holdfast 1 5\nh token 5 1\n" },
+    "cut in the middle of a line": { set: "record", value: "holdfast 1 5\nh token 5 1\n.\n" },
     "of another major version": { set: "record", value: "holdfast 2 5\n" },
     "empty": { set: "record", value: "" },
     "without a version": { set: "version", value: undefined },

@@ -74,7 +74,7 @@ await withService("dynamodb", ({ test, service }) => {
       assertObjectMatch(Item!, {
         record: {
           S: `holdfast 1 ${lease.fencingToken}\n` +
-            `h ${lease.token} ${lease.fencingToken} 1 1 ${TTL_MS} 0 ${expiresAtMs} worker 7\n`,
+            `h ${lease.token} ${lease.fencingToken} 1 1 ${TTL_MS} 0 ${expiresAtMs} worker 7\n.\n`,
         },
         fence: { N: String(lease.fencingToken) },
         holdings: { M: { [String(lease.fencingToken)]: { S: lease.token } } },

@@ -110,7 +110,7 @@ await withService("mongo", ({ test, service }) => {
 
   const damages: Record<string, object> = {
     "truncated": { $set: { record: "holdfast 1 17950000000" } },
-    "cut in the middle of a line": { $set: { record: "holdfast 1 5\nh token 5 1\n" } },
+    "cut in the middle of a line": { $set: { record: "holdfast 1 5\nh token 5 1\n.\n" } },
     "of another major version": { $set: { record: "holdfast 2 5\n" } },
     "empty": { $set: { record: "" } },
     "not a string": { $set: { record: 5 } },

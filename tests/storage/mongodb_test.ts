@@ -71,7 +71,7 @@ await withService("mongo", ({ test, service }) => {
       assertEquals(document, {
         ...idOf(lease.name),
         record: `holdfast 1 ${lease.fencingToken}\n` +
-          `h ${lease.token} ${lease.fencingToken} 1 1 ${TTL_MS} 0 ${expiresAtMs} \n`,
+          `h ${lease.token} ${lease.fencingToken} 1 1 ${TTL_MS} 0 ${expiresAtMs} \n.\n`,
         expireAt: new Date(expiresAtMs + 120_000),
       });
       assertEquals(clock.getTime() * 1000, lease.fencingToken, "the server says the time");

@@ -233,7 +233,13 @@ await withService("redis", ({ test, service }) => {
     withLease(async ({ storage, redis, lease, key }) => {
       const record = keyOf("holdfast", lease.name);
       const line = `h ${lease.token} ${lease.fencingToken} `;
-      for (const text of ["not ours", `holdfast 2 5\n${line}1 1 9 0 9999999999999 \n`]) {
+      for (
+        const text of [
+          "not ours",
+          `holdfast 2 5\n${line}1 1 9 0 9999999999999 \n.\n`,
+          `holdfast 1 5\n${line}1 1 9 0 9999999999999 \n`,
+        ]
+      ) {
         await redis.set(record, text);
         const error = await assertRejects(
           () => fencedExec(storage, lease, [["INCR", key]], { keys: [key] }),

@@ -285,6 +285,7 @@ export class Ledger {
     for (const ticket of before.tickets) {
       if (ticket.token === token) break;
       if (ticket.fair && isLive(ticket, lateUs)) {
+        if (this.#wasSetBack) return this.#world.count("outside G10");
         return this.#fail("G10", change, `${token} passes the ticket of ${ticket.token}`);
       }
     }

@@ -129,7 +129,12 @@ export class Nemesis {
     if (faults.strike("record-evicted", name)) server.evict(name);
     if (faults.strike("future-line", name)) server.extend(name, `x ${this.#random.hex()}`);
     if (faults.strike("foreign-record", name)) {
-      const text = this.#random.pick(["", "not ours", "holdfast 2 17\n", "holdfast 1 5\nh junk\n"]);
+      const text = this.#random.pick([
+        "",
+        "holdfast 2 17\n",
+        "holdfast 1 5\n",
+        "holdfast 1 5\nh junk\n.\n",
+      ]);
       server.plant(name, text, this.#random.between(0, 20_000));
     }
   }

@@ -257,7 +257,9 @@ export class Server implements Destination {
   extend(name: string, line: string): void {
     const stored = this.#records.get(name);
     if (!stored?.record) return;
-    this.#ledger.extended(name, this.#put(name, `${stored.text}${line}\n`, stored.retainUntilMs)!);
+    const { record } = stored;
+    const text = encodeRecord({ ...record, extra: [...record.extra, line] });
+    this.#ledger.extended(name, this.#put(name, text, stored.retainUntilMs)!);
   }
 
   #stored(name: string): Stored | undefined {
