@@ -5,7 +5,7 @@
  * @module
  */
 import type { AcquireCommand, Command, OutcomeOf } from "../core/record.ts";
-import type { Entry, ExecuteOptions, LeaseStorage, PollMs, Watch } from "../core/storage.ts";
+import type { Entry, ExecuteOptions, LeaseStorage, PollMs } from "../core/storage.ts";
 
 /** For how long a ticket stands. */
 const TICKET_MS = 10_000;
@@ -29,7 +29,7 @@ export class CountedStorage implements LeaseStorage {
   /** As the storage says. */
   readonly wakesTickets: boolean | undefined;
   /** As the storage does. */
-  readonly watch?: (name: string, wake: (next?: string) => void) => Watch;
+  readonly watch?: NonNullable<LeaseStorage["watch"]>;
   /** As the storage does. */
   readonly executeAll?: NonNullable<LeaseStorage["executeAll"]>;
 

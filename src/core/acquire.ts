@@ -42,6 +42,15 @@ const TRIES = 3;
 /** The part of `queueMs` after which a waiter refreshes its ticket. */
 const REFRESH = 0.75;
 
+/** The pause after a hint for a waiter that lost the race for the last one, in milliseconds. */
+const RACE_MS = { min: 2, max: 8 };
+
+/** So many races may be lost in a row. */
+const MAX_RACES = 3;
+
+/** How long others have to wait for one who lost them, in milliseconds. */
+const PASSED_OVER_MS = 1000;
+
 /** Those behind in the gate believe in whoever is in front for at least this long, in milliseconds. */
 const GATE_PATIENCE_MS = 1000;
 
@@ -91,6 +100,11 @@ class Attempt {
   #token: string;
   #turn: Turn | undefined;
   #watch: Watch | undefined;
+  /** A hint that will be followed soon. */
+  #heard: Disposable | undefined;
+  /** Whether the last hint was for us, and how many such in a row came too late. */
+  #isHinted = false;
+  #races = 0;
   #won = false;
   /** A ticket of ours, or a grant that we do not want, may be in the storage. */
   #mayHaveLeft = false;
@@ -98,8 +112,8 @@ class Attempt {
   readonly #abandoned = new Set<Promise<void>>();
   /** Those of them that the storage is through with: forgotten when the next one is sent. */
   #settled: Promise<void>[] = [];
-  /** Before our ticket was last asked for. */
-  #ticketAt: Stamp | undefined;
+  /** Before our ticket was last asked for, and for how long. */
+  #ticket: { readonly askedAt: Stamp; readonly ms: number } | undefined;
   #refused: Held | Full | undefined;
   #fault: unknown;
   #lastTookMs = 0;
@@ -116,7 +130,7 @@ class Attempt {
 
   /** Asks until it is granted. */
   async wait(): Promise<Holding> {
-    const { storage, queueMs, fair } = this.#settings;
+    const { storage, fair } = this.#settings;
     const queued = fair || (storage.wakesTickets === true && storage.watch !== undefined);
     let faults = 0;
     for (let tries = 0;; tries++) {
@@ -124,14 +138,17 @@ class Attempt {
       this.#waker.clear();
       let sleepMs: number;
       try {
-        const answer = await this.#ask(queued ? queueMs : 0);
+        const answer = await this.#ask(queued);
         if (answer instanceof Holding) return answer;
         if (!answer) continue;
         faults = 0;
         this.#contended(answer);
+        this.#races = this.#isHinted ? this.#races + 1 : 0;
+        this.#isHinted = false;
         this.#watch ??= storage.watch?.(this.#settings.name, (next) => {
-          if (next === undefined || next === waiterMark(this.#token)) this.#waker.wake();
-        });
+          if (next === undefined) this.#waker.wake();
+          else if (next === waiterMark(this.#token)) this.#hear();
+        }, waiterMark(this.#token));
         sleepMs = this.#sleepMs(answer.retryAfterMs, tries, queued);
       } catch (error) {
         if (!(error instanceof StorageError && error.transient)) throw error;
@@ -158,7 +175,7 @@ class Attempt {
     }
     for (let tries = 1; tries <= TRIES; tries++) {
       try {
-        const answer = await this.#ask(0);
+        const answer = await this.#ask(false);
         if (answer instanceof Holding) return { holding: answer };
         if (!answer) continue;
         this.#contended(answer);
@@ -176,9 +193,32 @@ class Attempt {
     return { reason: "unavailable", retryAfterMs: storage.pollMs.max };
   }
 
+  /** Whether others were faster so often that from now on they have to wait for us, also in an unfair lock. */
+  get #isPassedOver(): boolean {
+    return this.#races >= MAX_RACES;
+  }
+
+  /** How long to keep our place; one that others have to wait for ends soon if we do not come for it. */
+  #queueMs(): number {
+    const { queueMs } = this.#settings;
+    return this.#isPassedOver ? Math.min(queueMs, PASSED_OVER_MS) : queueMs;
+  }
+
+  /** It is our turn. Where others were faster the last time, asking at once would most likely be in vain. */
+  #hear(): void {
+    this.#isHinted = true;
+    if (this.#races === 0 || this.#isPassedOver) return this.#waker.wake();
+    const ms = backoffMs(this.#races - 1, RACE_MS, this.#random());
+    this.#heard ??= this.#clock.setTimer(ms, () => {
+      this.#heard = undefined;
+      this.#waker.wake();
+    }, { keepAlive: false });
+  }
+
   /** Leaves the line and the storage as if we had never been there, unless we won. */
   end(): void {
     this.#watch?.[dispose]();
+    this.#heard?.[dispose]();
     if (this.#won) return;
     this.#turn?.leave();
     if (this.#mayHaveLeft) this.#compensate();
@@ -189,9 +229,10 @@ class Attempt {
    *
    * @returns a holding, a refusal, or nothing where the attempt has to go on with a new token
    */
-  async #ask(queueMs: number): Promise<Holding | Held | Full | undefined> {
+  async #ask(queued: boolean): Promise<Holding | Held | Full | undefined> {
     const settings = this.#settings;
-    const { storage, name, ttlMs, permits, capacity, label, fair } = settings;
+    const { storage, name, ttlMs, permits, capacity, label } = settings;
+    const queueMs = queued ? this.#queueMs() : 0;
     // An abort between two requests finds no listener.
     this.#signal?.throwIfAborted();
     for (const settled of this.#settled.splice(0)) this.#abandoned.delete(settled);
@@ -205,7 +246,7 @@ class Attempt {
       ttlMs: askedMs,
       label,
       queueMs,
-      fair,
+      fair: settings.fair || this.#isPassedOver,
       presumedDead: [],
     };
     const request = sendRequest(
@@ -224,7 +265,7 @@ class Attempt {
     // Until it is answered, nobody knows what the request has left in the storage.
     const mayHaveLeft = this.#mayHaveLeft;
     this.#mayHaveLeft = true;
-    if (queueMs > 0) this.#ticketAt = sentAt;
+    if (queueMs > 0) this.#ticket = { askedAt: sentAt, ms: queueMs };
     const outcome = await request.result;
     this.#abandoned.delete(settled);
     this.#lastTookMs = this.#clock.read().monotonicMs - sentAt.monotonicMs;
@@ -278,7 +319,9 @@ class Attempt {
     const message = `Cannot acquire lock "${this.#settings.name}" as ${why}`;
     this.#fault = new StorageError(message, { transient: true });
     this.#token = this.#settings.entropy.uuid();
-    this.#ticketAt = undefined;
+    this.#watch?.[dispose]();
+    this.#watch = undefined;
+    this.#ticket = undefined;
     this.#mayHaveLeft = false;
     this.#abandoned.clear();
   }
@@ -288,14 +331,14 @@ class Attempt {
    * another caller of this process resumed does not cost the place in the queue.
    */
   async #passGate(): Promise<void> {
-    const { gate, storage, name, permits, capacity, requestTimeoutMs, queueMs } = this.#settings;
+    const { gate, storage, name, permits, capacity, requestTimeoutMs } = this.#settings;
     if (!gate) return;
     this.#turn ??= Gate.of(storage).join(name, permits, capacity, () => this.#waker.wake());
     for (;;) {
       const now = this.#clock.read();
       const blockedMs = this.#turn.blockedMs(now);
-      const dueMs = this.#ticketAt
-        ? queueMs * REFRESH - elapsedForHolderMs(this.#ticketAt, now)
+      const dueMs = this.#ticket
+        ? this.#ticket.ms * REFRESH - elapsedForHolderMs(this.#ticket.askedAt, now)
         : Infinity;
       if (Math.min(blockedMs, dueMs) <= 0) return this.#promise(requestTimeoutMs);
       this.#contended({ type: "held", retryAfterMs: Math.ceil(blockedMs), ahead: 0 });
@@ -326,7 +369,7 @@ class Attempt {
   #sleepMs(retryAfterMs: number, tries: number, queued: boolean): number {
     const { queueMs, ttlMs, storage: { pollMs } } = this.#settings;
     const untilExpiryMs = retryAfterMs + this.#random() * pollMs.min;
-    const refreshMs = queueMs * REFRESH;
+    const refreshMs = (this.#ticket?.ms ?? queueMs) * REFRESH;
     const ms = this.#watch?.live
       ? Math.max(pollMs.max, Math.min(refreshMs, ttlMs))
       : backoffMs(tries, pollMs, this.#random());

@@ -412,7 +412,8 @@ function wait(
   const { token, permits, fair, queueMs } = command;
   const expiresAtMs = expiry(queueMs, now);
   const old = tickets[place];
-  if (old && expiresAtMs - old.expiresAtMs <= queueMs / FRESH) return { record, outcome: held };
+  const isFresh = old && expiresAtMs - old.expiresAtMs <= queueMs / FRESH;
+  if (isFresh && old.fair === fair) return { record, outcome: held };
   const ticket: Ticket = { token, permits, fair, expiresAtMs };
   const next = place < 0 ? [...tickets, ticket] : tickets.map((t, i) => i === place ? ticket : t);
   return { record: { ...record, tickets: next }, outcome: held };

@@ -58,9 +58,9 @@ export interface LeaseStorage {
   /**
    * Calls `wake` when the lock may be free, and once when the subscription is live (again). A hint: it
    * may come late, twice or never. `next` is the {@linkcode waiterMark} of the waiter that is meant, where
-   * the product knows it.
+   * the product knows it; `mark` is the watcher's own, and hints for others may be left out.
    */
-  watch?(name: string, wake: (next?: string) => void): Watch;
+  watch?(name: string, wake: (next?: string) => void, mark: string): Watch;
   /** Whether a release gives hints only to those who left a ticket. */
   readonly wakesTickets?: boolean | undefined;
   /** How often waiters may ask. */

@@ -29,14 +29,26 @@ export function keyOf(prefix: string, name: string): string {
 }
 
 /**
- * Where a lock's waiters listen. Hashed, because the REST client puts a channel into a path as it is.
+ * What the channels of a lock's waiters begin with: each has its own, so that a release disturbs nobody but the
+ * one who is next. Hashed, because the REST client puts a channel into a path as it is.
  *
  * @param prefix the storage's prefix
  * @param name the lock
- * @returns its channel
+ * @returns the first part of their channels
  */
 export function channelOf(prefix: string, name: string): string {
   return `${prefix}:${sha1Hex(keyOf(prefix, name))}`;
+}
+
+/**
+ * Where one waiter listens.
+ *
+ * @param channel what {@linkcode channelOf} gives
+ * @param mark the waiter's mark
+ * @returns its channel
+ */
+export function waiterChannelOf(channel: string, mark: string): string {
+  return `${channel}:${mark}`;
 }
 
 /**

@@ -6,9 +6,17 @@
  */
 import type { Command, Outcome, OutcomeOf } from "../core/record.ts";
 import { DEFAULT_RETENTION_MS } from "../core/register.ts";
-import type { Entry, ExecuteOptions, LeaseStorage, PollMs, Watch } from "../core/storage.ts";
+import type { Entry, ExecuteOptions, LeaseStorage, PollMs } from "../core/storage.ts";
 import { checkMs, checkPollMs } from "../core/validate.ts";
-import { channelOf, hashTagOf, keyOf, mayWake, outcomeOf, wordsOf } from "./_redis_command.ts";
+import {
+  channelOf,
+  hashTagOf,
+  keyOf,
+  mayWake,
+  outcomeOf,
+  waiterChannelOf,
+  wordsOf,
+} from "./_redis_command.ts";
 import { errorOf } from "./_redis_errors.ts";
 import { runCalls, type ScriptCall, scriptOf, type SendCalls } from "./_redis_run.ts";
 import type { Channels } from "./_redis_watch.ts";
@@ -75,7 +83,7 @@ export class ScriptStorage implements LeaseStorage {
   /** What keys and channels begin with. */
   readonly prefix: string;
   /** Present if this client listens. */
-  readonly watch?: (name: string, wake: (next?: string) => void) => Watch;
+  readonly watch?: NonNullable<LeaseStorage["watch"]>;
 
   readonly #send: SendCalls;
   readonly #publishes: boolean;
@@ -95,7 +103,10 @@ export class ScriptStorage implements LeaseStorage {
     this.pollMs = checkPollMs(options.pollMs ?? traits.pollMs);
     this.#retentionMs = checkMs("retentionMs", options.retentionMs ?? DEFAULT_RETENTION_MS);
     this.wakesTickets = channels !== undefined;
-    if (channels) this.watch = (name, wake) => channels.watch(channelOf(this.prefix, name), wake);
+    if (channels) {
+      this.watch = (name, wake, mark) =>
+        channels.watch(waiterChannelOf(channelOf(this.prefix, name), mark), wake);
+    }
   }
 
   /**

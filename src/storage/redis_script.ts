@@ -213,7 +213,7 @@ local function acquire()
     if queue_ms > 0 then
       if not place and #queue >= ${MAX_ENTRIES} then return { 'full', retry_ms } end
       local expires, old = now_ms + queue_ms, place and queue[place]
-      if not old or expires - old.expires > queue_ms / ${FRESH} then
+      if not old or old.fair ~= fair or expires - old.expires > queue_ms / ${FRESH} then
         queue[place or #queue + 1] = { token = token, permits = permits, fair = fair, expires = expires }
         tickets, is_changed = queue, true
       end
@@ -392,7 +392,8 @@ if may_have_room and channel ~= '' and #tickets > 0 then
     local t = tickets[i]
     if now_us < t.expires * 1000 then
       if used + t.permits <= (capacity or huge) then
-        redis.pcall('PUBLISH', channel, sub(t.token, 1, 8))
+        local mark = sub(t.token, 1, 8)
+        redis.pcall('PUBLISH', channel .. ':' .. mark, mark)
       end
       break
     end

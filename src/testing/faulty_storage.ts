@@ -6,7 +6,7 @@
 import { type Clock, systemClock } from "../core/clock.ts";
 import { StorageError } from "../core/errors.ts";
 import type { Command, Outcome, OutcomeOf } from "../core/record.ts";
-import type { Entry, ExecuteOptions, LeaseStorage, PollMs, Watch } from "../core/storage.ts";
+import type { Entry, ExecuteOptions, LeaseStorage, PollMs } from "../core/storage.ts";
 
 /** One thing that goes wrong with one request. */
 export type Fault =
@@ -72,7 +72,7 @@ export class FaultyStorage implements LeaseStorage {
   /** As the storage behind. */
   readonly wakesTickets: boolean;
   /** As the storage behind. */
-  readonly watch?: (name: string, wake: (next?: string) => void) => Watch;
+  readonly watch?: NonNullable<LeaseStorage["watch"]>;
 
   readonly #storage: LeaseStorage;
   readonly #clock: Clock;
@@ -92,7 +92,7 @@ export class FaultyStorage implements LeaseStorage {
     this.pollMs = storage.pollMs;
     this.maxClockSkewMs = storage.maxClockSkewMs;
     this.wakesTickets = storage.wakesTickets ?? false;
-    if (storage.watch) this.watch = (name, wake) => storage.watch!(name, wake);
+    if (storage.watch) this.watch = storage.watch.bind(storage);
   }
 
   /**

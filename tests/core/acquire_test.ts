@@ -11,6 +11,7 @@ import {
   type Watch,
 } from "../../mod.ts";
 import type { Fault } from "../../src/testing/mod.ts";
+import { acquire as acquireCommand, release } from "../support/commands.ts";
 import { isPending, rejection, withoutWatch, World } from "../support/world.ts";
 
 const isAcquire = (command: Command): boolean => command.type === "acquire";
@@ -52,8 +53,8 @@ function countingWatches(storage: LeaseStorage): { storage: LeaseStorage; watche
   const counting: LeaseStorage = {
     ...withoutWatch(storage),
     wakesTickets: storage.wakesTickets,
-    watch(name, wake): Watch {
-      const watch = storage.watch!(name, wake);
+    watch(name, wake, mark): Watch {
+      const watch = storage.watch!(name, wake, mark);
       watches++;
       return {
         get live() {
@@ -463,6 +464,69 @@ Deno.test("a hint for another waiter wakes nobody else", async () => {
     await world.clock.advance(0);
   }
   assertEquals(acquires(world).length, 2);
+});
+
+/** Somebody who gives the lock back and is the first to take it again, whoever has been told. */
+class Rival {
+  readonly #memory: World["memory"];
+  #count = 0;
+
+  constructor(world: World) {
+    this.#memory = world.memory;
+  }
+
+  async giveBack(): Promise<void> {
+    await this.#memory.execute("job", release(`rival-${this.#count}`));
+  }
+
+  /** Gives back what it has; what becomes of its next acquire, sent in the same breath. */
+  async takeAgain(): Promise<string> {
+    this.#memory.execute("job", release(`rival-${this.#count}`));
+    const { type } = await this.#memory.execute("job", acquireCommand(`rival-${++this.#count}`));
+    return type;
+  }
+}
+
+Deno.test("a waiter that lost the race for a hint is slower to follow the next ones", async () => {
+  const world = new World();
+  const rival = new Rival(world);
+  await rival.takeAgain();
+  const waiting = world.lock().acquire();
+  await world.clock.advance(10);
+  world.sent();
+  const afterMs: number[] = [];
+  for (let races = 0; races < 3; races++) {
+    assertEquals(await rival.takeAgain(), "granted");
+    const startMs = world.clock.read().monotonicMs;
+    while (world.sent() === "") await world.clock.advance(0.5);
+    afterMs.push(world.clock.read().monotonicMs - startMs);
+  }
+  assertEquals(afterMs, [0.5, 1, 2]);
+  await rival.giveBack();
+  await world.clock.advance(10);
+  await (await waiting).release();
+});
+
+// covers: G8
+Deno.test("a waiter that lost three races is the next, and others wait for it, but not for long", async () => {
+  const world = new World();
+  const rival = new Rival(world);
+  await rival.takeAgain();
+  const waiting = world.lock().acquire();
+  await world.clock.advance(10);
+  for (let races = 0; races < 4; races++) {
+    assertEquals(await rival.takeAgain(), "granted");
+    await world.clock.advance(10);
+  }
+  const { fair, queueMs } = acquires(world).at(-1)!;
+  assertEquals([fair, queueMs], [true, 1000]);
+  world.clock.freeze(600);
+  assertEquals(await rival.takeAgain(), "held", "the lock is kept for the waiter");
+  world.clock.freeze(401);
+  assertEquals(await rival.takeAgain(), "granted", "the waiter did not come");
+  await rival.giveBack();
+  await world.clock.advance(1000);
+  assertEquals((await waiting).isHeld(), true);
 });
 
 Deno.test("while a subscription is not live, a waiter polls", async () => {
@@ -1028,7 +1092,9 @@ Deno.test("two concurrent with() run one after the other", async () => {
       await world.clock.advance(0);
       log.push(`${name} out`);
     });
-  await Promise.all([run("a"), run("b"), run("c", world.other())]);
+  const all = Promise.all([run("a"), run("b"), run("c", world.other())]);
+  while (log.length < 6) await world.clock.advance(1);
+  await all;
   for (let i = 0; i < log.length; i += 2) assertEquals(log[i + 1], log[i]!.replace("in", "out"));
   assertEquals(log.length, 6);
 });

@@ -905,6 +905,16 @@ Deno.test("a release that leaves too little room for the first waiter wakes nobo
   assertEquals(machine.step(release("a")).wake, undefined);
 });
 
+Deno.test("a refresh can make a fair ticket of an unfair one, however fresh it is", () => {
+  const machine = new Machine();
+  machine.grant(acquire("a"));
+  machine.do(acquire("w", { queueMs: 1000 }));
+  machine.do(acquire("w", { queueMs: 1000, fair: true }));
+  machine.do(release("a"));
+  assertEquals(machine.do(acquire("x")).type, "held");
+  assertEquals(machine.do(acquire("w")).type, "granted");
+});
+
 // Rule 12: what does not change is the same reference.
 
 const unchanged: readonly [what: string, command: (m: Machine) => Command][] = [

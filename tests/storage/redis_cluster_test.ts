@@ -63,7 +63,7 @@ await withService("redis-cluster", ({ test, service }) => {
     withClusters(async (storage) => {
       const name = uniqueName("wake");
       const told: (string | undefined)[] = [];
-      const watch = storage.watch!(name, (next) => told.push(next));
+      const watch = storage.watch!(name, (next) => told.push(next), "waiting-");
       await eventually(() => watch.live, "a live watch");
       await storage.execute(name, acquire("own-token"));
       await storage.execute(name, acquire("waiting-token", { queueMs: 10_000 }));

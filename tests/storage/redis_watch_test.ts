@@ -2,10 +2,15 @@ import { assert, assertEquals } from "@std/assert";
 import type { Redis } from "ioredis";
 import { withService } from "../../scripts/services.ts";
 import { Lock } from "../../mod.ts";
-import { channelOf } from "../../src/storage/_redis_command.ts";
 import { eventually } from "../../src/testing/check.ts";
 import { acquire, release, token, uniqueName } from "../support/commands.ts";
-import { connectIoredis, connectRedis, KINDS, listen } from "../support/redis_clients.ts";
+import {
+  channelOfWaiter,
+  connectIoredis,
+  connectRedis,
+  KINDS,
+  listen,
+} from "../support/redis_clients.ts";
 import { commandsOf } from "../support/redis_stats.ts";
 import { startTcpProxy } from "../support/tcp_proxy.ts";
 
@@ -13,7 +18,7 @@ const LISTENING = ["handed in", "duplicate"] as const;
 
 await withService("redis", ({ test, service }) => {
   async function subscribers(redis: Redis, name: string): Promise<number> {
-    const [, count] = await redis.pubsub("NUMSUB", channelOf("holdfast", name)) as [string, number];
+    const [, count] = await redis.pubsub("NUMSUB", channelOfWaiter(name)) as [string, number];
     return count;
   }
 
@@ -28,8 +33,9 @@ await withService("redis", ({ test, service }) => {
         const { storage } = connected;
         const name = uniqueName("named");
         const [own, first, second] = [token(), token(), token()];
-        using watch = listen(storage, name);
-        await eventually(() => watch.live, "a live watch");
+        using watch = listen(storage, name, first.slice(0, 8));
+        using other = listen(storage, name, second.slice(0, 8));
+        await eventually(() => watch.live && other.live, "live watches");
         assertEquals(watch.told.splice(0), ["everybody"], "once when it is live");
         await storage.execute(name, acquire(own));
         await storage.execute(name, acquire(first, { queueMs: 10_000 }));
@@ -38,6 +44,7 @@ await withService("redis", ({ test, service }) => {
         await storage.execute(name, release(own));
         await eventually(() => watch.told.length > 0, "a hint");
         assertEquals(watch.told, [first.slice(0, 8)]);
+        assertEquals(other.told, ["everybody"], "nobody else is disturbed");
       });
 
       // covers: G7
@@ -74,7 +81,7 @@ await withService("redis", ({ test, service }) => {
         await redis.call("CLIENT", "KILL", "TYPE", "pubsub");
         await eventually(() => watch.told.length > 0, "a live watch again");
         assert(watch.live);
-        await redis.publish(channelOf("holdfast", name), "someone");
+        await redis.publish(channelOfWaiter(name), "someone");
         await eventually(() => watch.told.length > 1, "a hint over the new connection");
         assertEquals(watch.told, ["everybody", "someone"]);
       });

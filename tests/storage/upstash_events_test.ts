@@ -3,12 +3,11 @@ import { Redis as Upstash } from "@upstash/redis";
 import type { Redis } from "ioredis";
 import { withService } from "../../scripts/services.ts";
 import { Lock } from "../../mod.ts";
-import { channelOf } from "../../src/storage/_redis_command.ts";
 import { UpstashStorage } from "../../src/storage/upstash.ts";
 import { eventually } from "../../src/testing/check.ts";
 import { ManualClock } from "../../src/testing/mod.ts";
 import { acquire, release, token, uniqueName } from "../support/commands.ts";
-import { connectIoredis, listen } from "../support/redis_clients.ts";
+import { channelOfWaiter, connectIoredis, listen } from "../support/redis_clients.ts";
 import { startUpstashProxy, type UpstashProxy } from "../support/upstash_proxy.ts";
 
 await withService("redis", ({ test, service }) => {
@@ -33,7 +32,7 @@ await withService("redis", ({ test, service }) => {
         for (const odd of ["plain", "a/b,c#d?e f}", "é", "%2F"]) {
           const name = uniqueName(odd);
           const [own, first, second] = [token(), token(), token()];
-          using watch = listen(storage, name);
+          using watch = listen(storage, name, first.slice(0, 8));
           assertEquals(watch.live, false);
           await eventually(() => watch.live, "a live watch");
           assertEquals(watch.told.splice(0), ["everybody"], "once when it is live");
@@ -56,7 +55,7 @@ await withService("redis", ({ test, service }) => {
       await eventually(() => watch.live, "a live watch");
       watch.told.splice(0);
       for (const mark of ["12345678", "1e234567", "a1b2c3d4"]) {
-        await redis.publish(channelOf("holdfast", name), mark);
+        await redis.publish(channelOfWaiter(name), mark);
       }
       await eventually(() => watch.told.length === 3, "three hints");
       assertEquals(watch.told, ["everybody", "everybody", "a1b2c3d4"]);
@@ -105,7 +104,7 @@ await withService("redis", ({ test, service }) => {
       await clock.advance(30_000);
       await eventually(() => watch.told.length > 0, "a live watch again");
       assertEquals([watch.live, proxy.openStreams], [true, 1]);
-      await redis.publish(channelOf("holdfast", name), "someone-");
+      await redis.publish(channelOfWaiter(name), "someone-");
       await eventually(() => watch.told.length > 1, "a hint");
       assertEquals(watch.told, ["everybody", "someone-"]);
     }));

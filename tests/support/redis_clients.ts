@@ -7,7 +7,7 @@
 import { inspect } from "node:util";
 import { Redis } from "ioredis";
 import { createClient } from "redis";
-import { keyOf } from "../../src/storage/_redis_command.ts";
+import { channelOf, keyOf, waiterChannelOf } from "../../src/storage/_redis_command.ts";
 import {
   bunRedis,
   type BunRedisClient,
@@ -150,10 +150,22 @@ export async function grant(
   return { name, token, fencingToken: outcome.fence };
 }
 
+/** The mark of who only listens. */
+export const LISTENER = "listener";
+
+/** The channel of a waiter. */
+export function channelOfWaiter(name: string, mark = LISTENER): string {
+  return waiterChannelOf(channelOf("holdfast", name), mark);
+}
+
 /** Watches, and notes what it is told: the mark of a waiter, or "everybody". */
-export function listen(storage: LeaseStorage, name: string): Watch & { readonly told: string[] } {
+export function listen(
+  storage: LeaseStorage,
+  name: string,
+  mark = LISTENER,
+): Watch & { readonly told: string[] } {
   const told: string[] = [];
-  const watch = storage.watch!(name, (next) => told.push(next ?? "everybody"));
+  const watch = storage.watch!(name, (next) => told.push(next ?? "everybody"), mark);
   return {
     told,
     get live() {

@@ -91,6 +91,23 @@ const REGRESSIONS: readonly { readonly what: string; readonly scenario: Scenario
     },
   },
   {
+    what: "G10: a waiter that was passed over refreshes its short ticket in time",
+    scenario: {
+      ...PLAIN,
+      seed: 9,
+      fair: false,
+      queueMs: 10_000,
+      requestTimeoutMs: 5000,
+      pollMs: { min: 50, max: 2000 },
+      latencyMs: { min: 0.2, max: 0.3 },
+      lateMs: 7500,
+      processes: 2,
+      actors: 2,
+      thinkMs: 2000,
+      forMs: 3750,
+    },
+  },
+  {
     what: "the ticket that a late copy leaves for a lease that ran out is nobody's",
     scenario: {
       ...PLAIN,

@@ -33,6 +33,8 @@ interface Stored {
 export interface Watcher {
   readonly process: Process;
   readonly wake: (next?: string) => void;
+  /** Only hints for this waiter; all if absent. */
+  readonly mark?: string | undefined;
   /** Told when the connection is gone. */
   readonly dropped: () => void;
 }
@@ -307,7 +309,8 @@ export class Server implements Destination {
   }
 
   #wake(name: string, next: string | undefined): void {
-    for (const { process, wake } of this.#watchers.get(name) ?? []) {
+    for (const { process, wake, mark } of this.#watchers.get(name) ?? []) {
+      if (next && mark && next !== mark) continue;
       this.#network.push(process, () => wake(next));
     }
   }

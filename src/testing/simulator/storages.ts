@@ -117,7 +117,7 @@ export function overheard(site: Site, process: Process, storage: LeaseStorage): 
         return results;
       },
     }),
-    ...(storage.watch && { watch: (name, wake) => storage.watch!(name, wake) }),
+    ...(storage.watch && { watch: storage.watch.bind(storage) }),
   };
 }
 
@@ -158,8 +158,8 @@ function write(
 function watchOf(
   { world, network, server }: Site,
   process: Process,
-): NonNullable<LeaseStorage["watch"]> {
-  return (name, wake): Watch => {
+): (name: string, wake: (next?: string) => void, mark?: string) => Watch {
+  return (name, wake, mark) => {
     let isOver = process.isDead;
     let live = false;
     let unwatch: (() => void) | undefined;
@@ -167,7 +167,7 @@ function watchOf(
       if (isOver) return;
       network.call(process, server, { label: `watch ${name}`, apply: () => {} }).then(() => {
         if (isOver) return;
-        unwatch = server.watch(name, { process, wake, dropped: retry });
+        unwatch = server.watch(name, { process, wake, mark, dropped: retry });
         live = true;
         wake();
       }, retry);
