@@ -270,8 +270,8 @@ export class Actor {
   }
 
   async #waiting<T>(options: LockOptions, wait: () => Promise<T>): Promise<T> {
-    const { name, permits = 1 } = options;
-    const done = this.#stage.liveness.waits({ process: this.#process, name, permits });
+    const { name, permits = 1, capacity = 1 } = options;
+    const done = this.#stage.liveness.waits({ process: this.#process, name, permits, capacity });
     try {
       return await wait();
     } finally {

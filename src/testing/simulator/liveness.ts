@@ -13,6 +13,7 @@ export interface Waiter {
   readonly process: Process;
   readonly name: string;
   readonly permits: number;
+  readonly capacity: number;
 }
 
 /** What liveness is measured by. */
@@ -101,9 +102,10 @@ export class Liveness {
     const mayWait = ({ token }: Ticket): boolean =>
       !this.#ledger.wasGranted(name, token) && isWaiting(token, queued, waiters);
     if (!queued.every(mayWait)) return false;
-    if (live.length === 0) return true;
     const taken = live.reduce((sum, h) => sum + h.permits, 0);
-    return waiters.every((w) => taken + w.permits <= live[0]!.capacity);
+    return waiters.every(({ permits, capacity }) =>
+      taken + permits <= capacity && live.every((h) => h.capacity === capacity)
+    );
   }
 
   /** A waiter that runs and is heard refreshes its ticket in time. */
