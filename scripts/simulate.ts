@@ -49,15 +49,14 @@ async function work(order: Order, report: (finding: Finding) => void): Promise<v
     const seed = order.from + i * order.step;
     const { violation, processMs, events, counts } = await simulate(scenarioOf(seed));
     report({ runs: 1, processMs, events, counts, broken: violation ? seed : undefined });
-    if (violation) return;
   }
 }
 
-/** Runs seeds on some workers; the first seed that broke something, if any. */
-async function search(order: Order, workers: number): Promise<number | undefined> {
+/** Runs seeds on some workers; those that broke something. */
+async function search(order: Order, workers: number): Promise<readonly number[]> {
   const startedAtMs = Date.now();
   const total = { runs: 0, processMs: 0, events: 0, counts: new Map<string, number>() };
-  let broken: number | undefined;
+  const broken: number[] = [];
   await Promise.all(Array.from({ length: workers }, (_, i) => {
     const worker = new Worker(new URL(import.meta.url), { type: "module" });
     const part: Order = {
@@ -80,7 +79,7 @@ async function search(order: Order, workers: number): Promise<number | undefined
         for (const [what, n] of data.counts) {
           total.counts.set(what, (total.counts.get(what) ?? 0) + n);
         }
-        broken ??= data.broken;
+        if (data.broken !== undefined) broken.push(data.broken);
       };
     });
   }));
@@ -155,8 +154,9 @@ async function main(): Promise<number> {
     untilMs: values.runs ? Infinity : Date.now() + Number(amount) * UNITS[unit!]!,
   };
   const broken = await search(order, Number(values.workers));
-  if (broken === undefined) return 0;
-  await explain(broken);
+  if (broken.length === 0) return 0;
+  console.log(`broken by seeds ${broken.join(" ")}`);
+  await explain(broken[0]!);
   return 1;
 }
 
