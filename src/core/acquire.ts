@@ -10,10 +10,10 @@ import { dispose } from "./disposable.ts";
 import { HoldfastError, LockTimeoutError, StorageError } from "./errors.ts";
 import { emit } from "./events.ts";
 import { Gate, type Turn } from "./gate.ts";
-import { Holding, RETRY_MS } from "./holding.ts";
+import { Holding } from "./holding.ts";
 import { granted, leftMs, ttlToAskMs } from "./lifecycle.ts";
-import type { AcquireCommand, Full, Granted, Held } from "./record.ts";
-import { sendRequest } from "./request.ts";
+import type { AcquireCommand, Full, Granted, Held, ReleaseCommand } from "./record.ts";
+import { insist, isTransient, RETRY_MS, sendCommand } from "./request.ts";
 import type { Settings, WaitUntil } from "./settings.ts";
 import { waiterMark, type Watch } from "./storage.ts";
 
@@ -35,9 +35,6 @@ export interface AcquireOptions extends TryAcquireOptions {
 export type Tried =
   | { readonly holding: Holding }
   | { readonly reason: "held" | "unavailable"; readonly retryAfterMs: number };
-
-/** How often a storage that fails is asked by an attempt that does not wait. */
-const TRIES = 3;
 
 /** The part of `queueMs` after which a waiter refreshes its ticket. */
 const REFRESH = 0.75;
@@ -151,7 +148,7 @@ class Attempt {
         }, waiterMark(this.#token));
         sleepMs = this.#sleepMs(answer.retryAfterMs, tries, queued);
       } catch (error) {
-        if (!(error instanceof StorageError && error.transient)) throw error;
+        if (!isTransient(error)) throw error;
         this.#fault = error;
         sleepMs = backoffMs(
           faults++,
@@ -165,7 +162,7 @@ class Attempt {
 
   /** Asks once; only a storage that fails is asked again. */
   async once(): Promise<Tried> {
-    const { name, permits, capacity, gate, storage, entropy, onUnavailable } = this.#settings;
+    const { name, permits, capacity, gate, storage, onUnavailable } = this.#settings;
     const now = this.#clock.read();
     const blockedMs = gate ? Gate.of(storage).blockedByHoldersMs(name, permits, capacity, now) : 0;
     if (blockedMs > 0) {
@@ -173,24 +170,23 @@ class Attempt {
       this.#contended({ type: "held", retryAfterMs, ahead: 0 });
       return { reason: "held", retryAfterMs };
     }
-    for (let tries = 1; tries <= TRIES; tries++) {
-      try {
-        const answer = await this.#ask(false);
-        if (answer instanceof Holding) return { holding: answer };
-        if (!answer) continue;
-        this.#contended(answer);
-        return { reason: "held", retryAfterMs: answer.retryAfterMs };
-      } catch (error) {
-        if (!(error instanceof StorageError && error.transient)) throw error;
-        this.#fault = error;
-        if (tries === TRIES) break;
-        const ms = backoffMs(tries, RETRY_MS, entropy.random());
-        await sleep(this.#clock, ms, { keepAlive: true, signal: this.#signal });
-      }
+    try {
+      const answer = await insist(this.#settings, () => this.#askOrFail(), this.#signal);
+      if (answer instanceof Holding) return { holding: answer };
+      this.#contended(answer);
+      return { reason: "held", retryAfterMs: answer.retryAfterMs };
+    } catch (error) {
+      if (onUnavailable === "throw" || !isTransient(error)) throw error;
+      emit(this.#settings.onEvent, { type: "unavailable", name, error });
+      return { reason: "unavailable", retryAfterMs: storage.pollMs.max };
     }
-    if (onUnavailable === "throw") throw this.#fault;
-    emit(this.#settings.onEvent, { type: "unavailable", name, error: this.#fault });
-    return { reason: "unavailable", retryAfterMs: storage.pollMs.max };
+  }
+
+  /** An answer that needs a new token is a fault, for who does not wait. */
+  async #askOrFail(): Promise<Holding | Held | Full> {
+    const answer = await this.#ask(false);
+    if (!answer) throw this.#fault;
+    return answer;
   }
 
   /** Whether others were faster so often that from now on they have to wait for us, also in an unfair lock. */
@@ -231,7 +227,7 @@ class Attempt {
    */
   async #ask(queued: boolean): Promise<Holding | Held | Full | undefined> {
     const settings = this.#settings;
-    const { storage, name, ttlMs, permits, capacity, label } = settings;
+    const { ttlMs, permits, capacity, label } = settings;
     const queueMs = queued ? this.#queueMs() : 0;
     // An abort between two requests finds no listener.
     this.#signal?.throwIfAborted();
@@ -249,16 +245,10 @@ class Attempt {
       fair: settings.fair || this.#isPassedOver,
       presumedDead: [],
     };
-    const request = sendRequest(
-      {
-        clock: this.#clock,
-        limitMs: Math.min(settings.requestTimeoutMs, this.#leftMs(sentAt)),
-        what: `acquire lock "${name}"`,
-        keepAlive: true,
-        signal: this.#signal,
-      },
-      (signal) => storage.execute(name, command, { signal }),
-    );
+    const request = sendCommand(settings, "acquire lock", command, {
+      limitMs: Math.min(settings.requestTimeoutMs, this.#leftMs(sentAt)),
+      signal: this.#signal,
+    });
     const { settled } = request;
     this.#abandoned.add(settled);
     settled.then(() => this.#settled.push(settled));
@@ -285,7 +275,7 @@ class Attempt {
         this.#mayHaveLeft = mayHaveLeft;
         throw new HoldfastError(
           "capacity-mismatch",
-          `Cannot acquire lock "${name}" with a capacity of ${capacity} as its holders use another: ` +
+          `Cannot acquire lock "${settings.name}" with a capacity of ${capacity} as its holders use another: ` +
             `current value is ${outcome.capacity}`,
         );
     }
@@ -421,11 +411,8 @@ class Attempt {
  * more. The ttl frees what this could not.
  */
 export async function releaseQuietly(settings: Settings, token: string): Promise<void> {
-  const { storage, name, clock, ttlMs: spentMs, requestTimeoutMs: limitMs } = settings;
-  await sendRequest(
-    { clock, limitMs, what: `release lock "${name}"`, keepAlive: false },
-    (signal) => storage.execute(name, { type: "release", token, keepMs: 0, spentMs }, { signal }),
-  ).result.catch(() => {});
+  const command: ReleaseCommand = { type: "release", token, keepMs: 0, spentMs: settings.ttlMs };
+  await sendCommand(settings, "release lock", command, { keepAlive: false }).result.catch(() => {});
 }
 
 /** Waits for work, but not for ever. */

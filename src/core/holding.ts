@@ -6,8 +6,8 @@
  * @module
  */
 import { backoffMs } from "./backoff.ts";
-import { elapsedForHolderMs, elapsedForObserverMs, sleep, type Stamp } from "./clock.ts";
-import { HoldfastError, LeaseLostError, type LossReason, StorageError } from "./errors.ts";
+import { elapsedForHolderMs, elapsedForObserverMs, type Stamp } from "./clock.ts";
+import { HoldfastError, LeaseLostError, type LossReason } from "./errors.ts";
 import { emit, type LockEvent } from "./events.ts";
 import type { Turn } from "./gate.ts";
 import { type Beating, Heartbeat } from "./heartbeat.ts";
@@ -23,7 +23,7 @@ import {
   ttlToAskMs,
 } from "./lifecycle.ts";
 import type { Refused, ReleaseCommand, RenewCommand, Renewed } from "./record.ts";
-import { sendRequest } from "./request.ts";
+import { insist, RETRY_MS, sendCommand } from "./request.ts";
 import type { Settings, WaitUntil } from "./settings.ts";
 
 /** Where a lease is in its life, for its user. */
@@ -46,12 +46,6 @@ export interface Grant {
   /** Takes work that goes on in the background. */
   readonly waitUntil: WaitUntil | undefined;
 }
-
-/** How often a release is tried. */
-export const RELEASE_TRIES = 3;
-
-/** The pause before a failed request is repeated, from the first time on, in milliseconds. */
-export const RETRY_MS = { min: 25, max: 1000 };
 
 /** The state of one held lease. */
 export class Holding implements Beating {
@@ -188,15 +182,10 @@ export class Holding implements Beating {
   /** Extends the lease once, now. */
   async renewNow(ttlMs: number): Promise<void> {
     if (this.error) throw this.error;
-    const { storage, clock } = this.settings;
-    const sentAt = clock.read();
+    const sentAt = this.settings.clock.read();
     const command = this.renewal(sentAt, ttlMs);
     const limitMs = Math.min(this.requestTimeoutMs, this.leftMs(sentAt));
-    const what = `renew lease "${this.name}"`;
-    const { result, abort } = sendRequest(
-      { clock, limitMs, what, keepAlive: true },
-      (signal) => storage.execute(this.name, command, { signal }),
-    );
+    const { result, abort } = sendCommand(this.settings, "renew lease", command, { limitMs });
     this.renewing(result.then(() => {}, () => {}), abort);
     try {
       const outcome = await result;
@@ -262,23 +251,16 @@ export class Holding implements Beating {
   }
 
   async #giveBack(awaited: boolean, renewals: readonly Promise<void>[]): Promise<boolean> {
-    const { clock, entropy } = this.settings;
     const { fence } = this.grant;
     try {
-      for (let tries = 1;; tries++) {
-        try {
-          const [{ freed }] = await Promise.all([this.#sendRelease(), ...renewals]);
-          const heldMs = elapsedForObserverMs(this.#grantedAt, clock.read());
-          this.emit({ type: "released", name: this.name, fence, heldMs, awaited });
-          // A second release finds nothing to give back.
-          this.#releasing = Promise.resolve(false);
-          return freed;
-        } catch (error) {
-          const again = error instanceof StorageError && error.transient && tries < RELEASE_TRIES;
-          if (!again) throw error;
-          await sleep(clock, backoffMs(tries, RETRY_MS, entropy.random()), { keepAlive: true });
-        }
-      }
+      const [{ freed }] = await insist(
+        this.settings,
+        () => Promise.all([this.#sendRelease(), ...renewals]),
+      );
+      this.emit({ type: "released", name: this.name, fence, heldMs: this.#heldMs(), awaited });
+      // A second release finds nothing to give back.
+      this.#releasing = Promise.resolve(false);
+      return freed;
     } catch (error) {
       this.#releasing = undefined;
       this.emit({ type: "releaseFailed", name: this.name, fence, error });
@@ -287,19 +269,18 @@ export class Holding implements Beating {
   }
 
   #sendRelease(): Promise<{ freed: boolean }> {
-    const { storage, clock, minHoldMs, ttlMs, requestTimeoutMs: limitMs } = this.settings;
-    const heldMs = elapsedForObserverMs(this.#grantedAt, clock.read());
+    const { minHoldMs, ttlMs } = this.settings;
     const command: ReleaseCommand = {
       type: "release",
       token: this.grant.token,
-      keepMs: Math.max(0, Math.ceil(minHoldMs - heldMs)),
+      keepMs: Math.max(0, Math.ceil(minHoldMs - this.#heldMs())),
       spentMs: ttlMs,
     };
-    const what = `release lease "${this.name}"`;
-    return sendRequest(
-      { clock, limitMs, what, keepAlive: true },
-      (signal) => storage.execute(this.name, command, { signal }),
-    ).result;
+    return sendCommand(this.settings, "release lease", command).result;
+  }
+
+  #heldMs(): number {
+    return elapsedForObserverMs(this.#grantedAt, this.settings.clock.read());
   }
 
   #makeError(reason: LossReason): LeaseLostError {

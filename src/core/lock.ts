@@ -11,15 +11,13 @@ import {
   tryAcquire,
   type TryAcquireOptions,
 } from "./acquire.ts";
-import { backoffMs } from "./backoff.ts";
-import { sleep } from "./clock.ts";
-import { LeaseLostError, StorageError } from "./errors.ts";
+import { LeaseLostError } from "./errors.ts";
 import { Gate } from "./gate.ts";
-import { Holding, RELEASE_TRIES, RETRY_MS } from "./holding.ts";
+import { Holding } from "./holding.ts";
 import { type Baton, Lease } from "./lease.ts";
 import { ttlToAskMs } from "./lifecycle.ts";
 import type { Command, HolderView, OutcomeOf } from "./record.ts";
-import { sendRequest } from "./request.ts";
+import { insist, isTransient, sendCommand } from "./request.ts";
 import { checkName, type LockOptions, type Settings, settingsOf } from "./settings.ts";
 import { checkInteger, checkMs } from "./validate.ts";
 
@@ -170,7 +168,7 @@ export class Lock {
    * @throws {StorageError} if the storage failed
    */
   async inspect(): Promise<LockView> {
-    const { type: _, ...view } = await this.#ask("inspect", { type: "inspect" });
+    const { type: _, ...view } = await this.#ask("inspect", () => ({ type: "inspect" }));
     return view;
   }
 
@@ -186,7 +184,7 @@ export class Lock {
   async forceRelease(fence?: number): Promise<number> {
     if (fence !== undefined) checkInteger("fence", fence, 1, Number.MAX_SAFE_INTEGER);
     const { fence: maxFence } = await this.inspect();
-    const { count } = await this.#ask("release", { type: "evict", fence, maxFence });
+    const { count } = await this.#ask("release", () => ({ type: "evict", fence, maxFence }));
     return count;
   }
 
@@ -212,7 +210,7 @@ export class Lock {
       return { type: "adopt", token, fence, newToken, ttlMs };
     }).catch((error) => {
       // It may have been ours all the same; nobody else can resume it then.
-      if (error instanceof StorageError && error.transient) {
+      if (isTransient(error)) {
         const work = releaseQuietly(this.#settings, newToken);
         waitUntil?.(work);
       }
@@ -253,23 +251,9 @@ export class Lock {
     return { v, name, token, fencingToken: fencingToken as number };
   }
 
-  /** Sends a command that may be repeated, up to three times. */
-  async #ask<C extends Command>(verb: string, command: C | (() => C)): Promise<OutcomeOf<C>> {
-    const { storage, name, clock, entropy, requestTimeoutMs: limitMs } = this.#settings;
-    const what = `${verb} lock "${name}"`;
-    for (let tries = 1;; tries++) {
-      const sent = typeof command === "function" ? command() : command;
-      try {
-        return await sendRequest(
-          { clock, limitMs, what, keepAlive: true },
-          (signal) => storage.execute(name, sent, { signal }),
-        ).result;
-      } catch (error) {
-        const again = error instanceof StorageError && error.transient && tries < RELEASE_TRIES;
-        if (!again) throw error;
-        await sleep(clock, backoffMs(tries, RETRY_MS, entropy.random()), { keepAlive: true });
-      }
-    }
+  #ask<C extends Command>(verb: string, command: () => C): Promise<OutcomeOf<C>> {
+    const settings = this.#settings;
+    return insist(settings, () => sendCommand(settings, `${verb} lock`, command()).result);
   }
 }
 

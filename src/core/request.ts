@@ -3,9 +3,12 @@
  *
  * @module
  */
-import type { Clock } from "./clock.ts";
+import { backoffMs } from "./backoff.ts";
+import { type Clock, sleep } from "./clock.ts";
 import { dispose } from "./disposable.ts";
 import { StorageError } from "./errors.ts";
+import type { Command, OutcomeOf } from "./record.ts";
+import type { Settings } from "./settings.ts";
 
 /** A request under way. */
 export interface Request<T> {
@@ -75,6 +78,65 @@ export function sendRequest<T>(
     signal?.removeEventListener("abort", onAbort);
   });
   return { result, settled: answer.then(() => {}, () => {}), abort };
+}
+
+/**
+ * Sends one command for a lock.
+ *
+ * @param settings of the lock
+ * @param verb what is attempted: `acquire lock`
+ * @param command the command
+ * @param more what differs from the settings
+ * @returns the request under way
+ */
+export function sendCommand<C extends Command>(
+  settings: Settings,
+  verb: string,
+  command: C,
+  more: Partial<Pick<RequestOptions, "limitMs" | "keepAlive" | "signal">> = {},
+): Request<OutcomeOf<C>> {
+  const { storage, name, clock, requestTimeoutMs } = settings;
+  const what = `${verb} "${name}"`;
+  return sendRequest(
+    { clock, limitMs: requestTimeoutMs, what, keepAlive: true, ...more },
+    (signal) => storage.execute(name, command, { signal }),
+  );
+}
+
+/** Whether trying again may help. */
+export function isTransient(error: unknown): boolean {
+  return error instanceof StorageError && error.transient;
+}
+
+/** How often what may be repeated is tried. */
+const TRIES = 3;
+
+/** The pause before a failed request is repeated, from the first time on, in milliseconds. */
+export const RETRY_MS = { min: 25, max: 1000 };
+
+/**
+ * Repeats what may be repeated, up to three times, while the storage fails.
+ *
+ * @param settings of the lock
+ * @param send sends it once
+ * @param signal ends the pause between two tries
+ * @returns the first answer
+ * @throws the last error, or the first that trying again does not help
+ */
+export async function insist<T>(
+  { clock, entropy }: Settings,
+  send: () => Promise<T>,
+  signal?: AbortSignal,
+): Promise<T> {
+  for (let tries = 1;; tries++) {
+    try {
+      return await send();
+    } catch (error) {
+      if (tries === TRIES || !isTransient(error)) throw error;
+      const ms = backoffMs(tries, RETRY_MS, entropy.random());
+      await sleep(clock, ms, { keepAlive: true, signal });
+    }
+  }
 }
 
 /** A storage that throws instead of rejecting has failed all the same. */

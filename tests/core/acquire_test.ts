@@ -218,7 +218,7 @@ Deno.test("a grant that is answered after its lease is over is given back, and a
   const world = new World();
   world.storage.inject({ type: "late-reply", ms: 100 });
   const trying = world.lock({ ttlMs: 100, requestTimeoutMs: 5000 }).tryAcquire();
-  await world.clock.advance(100);
+  await world.clock.advance(150);
   const lease = await trying;
   assertEquals([lease!.isHeld(), await world.holders()], [true, [lease!.fencingToken]]);
   assertEquals(world.sent(), "acquire release acquire");
@@ -232,7 +232,7 @@ Deno.test("tryAcquire() whose grants all come too late rejects and says so", asy
   const failed = rejection<StorageError>(
     world.lock({ ttlMs: 100, requestTimeoutMs: 5000 }).tryAcquire(),
   );
-  await world.clock.advance(300);
+  await world.clock.advance(400);
   const error = await failed;
   assertEquals([error.message, error.transient], [
     'Cannot acquire lock "job" as the answer came after the lease was over: current value is 100 ms',
@@ -272,7 +272,9 @@ Deno.test("tryAcquire() whose every token is over rejects with a StorageError", 
   const token = "used-up";
   await world.memory.execute("job", { type: "release", token, keepMs: 0, spentMs: 60_000 });
   const entropy = { uuid: () => token, random: () => 0 };
-  const error = await rejection<StorageError>(world.lock({ entropy }).tryAcquire());
+  const failed = rejection<StorageError>(world.lock({ entropy }).tryAcquire());
+  await world.clock.advance(100);
+  const error = await failed;
   assertEquals([error instanceof StorageError, error.message], [
     true,
     'Cannot acquire lock "job" as its token was released or evicted meanwhile',
