@@ -531,6 +531,19 @@ Deno.test("renew() under way when the lease is released rejects, and nothing is 
   assertEquals([world.sent(), world.clock.pendingTimers], ["", 0]);
 });
 
+// covers: G7
+Deno.test("the loss of a lease gives up every renewal that is under way", async () => {
+  const world = new World();
+  const lease = await world.lock({ ttlMs: 3000, autoRenew: false }).acquire();
+  world.storage.inject({ type: "hang" }, { when: isRenew });
+  const hanging = rejection<LeaseLostError>(lease.renew());
+  await world.other().forceRelease();
+  assertEquals((await rejection<LeaseLostError>(lease.renew())).reason, "evicted");
+  await world.clock.advance(0);
+  assertEquals(world.clock.pendingTimers, 0);
+  assertEquals((await hanging).reason, "evicted");
+});
+
 // release()
 
 // covers: S1.7 S2.18 S1.23
