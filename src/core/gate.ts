@@ -14,15 +14,16 @@ import type { LeaseStorage } from "./storage.ts";
 /** Who stands in a line: a waiter, or a holder that is not out of the way yet. */
 interface Place {
   readonly permits: number;
-  readonly wake: () => void;
+  wake: () => void;
   /** For how long the others have to believe that it is alive. */
   trustedMs: (now: Stamp) => number;
 }
 
 /** Those of one process who want, or have, the same lock. */
 interface Line {
-  readonly holders: Set<Place>;
-  readonly waiters: Place[];
+  holders: readonly Place[];
+  /** A new list once it is empty: one that was longer keeps its memory. */
+  waiters: Place[];
 }
 
 /** For how long those behind believe in one who has not promised anything yet, in milliseconds. */
@@ -69,13 +70,13 @@ export class Gate {
   /** The line of a lock; a new one if nobody stands there. */
   line(name: string): Line {
     let line = this.#lines.get(name);
-    if (!line) this.#lines.set(name, line = { holders: new Set(), waiters: [] });
+    if (!line) this.#lines.set(name, line = { holders: [], waiters: [] });
     return line;
   }
 
   /** Forgets a line that nobody stands in. */
   tidy(name: string, line: Line): void {
-    const empty = line.holders.size === 0 && line.waiters.length === 0;
+    const empty = line.holders.length + line.waiters.length === 0;
     if (empty && this.#lines.get(name) === line) this.#lines.delete(name);
   }
 }
@@ -126,9 +127,11 @@ export class Turn {
   /** From waiter to holder: in the way for as long as `trustedMs` says. */
   hold(trustedMs: (now: Stamp) => number): void {
     this.#place.trustedMs = trustedMs;
+    // Nobody wakes a holder, and what waited for the lock can be collected.
+    this.#place.wake = () => {};
     this.#remove();
     this.#line = this.#gate.line(this.#name);
-    this.#line.holders.add(this.#place);
+    this.#line.holders = this.#line.holders.concat(this.#place);
     this.#wakeFirst();
   }
 
@@ -140,9 +143,11 @@ export class Turn {
   }
 
   #remove(): void {
-    this.#line.holders.delete(this.#place);
-    const at = this.#line.waiters.indexOf(this.#place);
-    if (at >= 0) this.#line.waiters.splice(at, 1);
+    const line = this.#line;
+    line.holders = line.holders.filter((place) => place !== this.#place);
+    const at = line.waiters.indexOf(this.#place);
+    if (at >= 0) line.waiters.splice(at, 1);
+    if (line.waiters.length === 0) line.waiters = [];
   }
 
   #wakeFirst(): void {

@@ -62,7 +62,8 @@ export class Holding implements Beating {
   /** After the reply: `minHoldMs` counts as an observer does. */
   readonly #grantedAt: Stamp;
   #loop: Heartbeat | undefined;
-  readonly #renewals = new Set<{ settled: Promise<void>; abort: (reason: unknown) => void }>();
+  /** Those under way; none most of the time, and an empty list is small. */
+  readonly #renewals: { settled: Promise<void>; abort: (reason: unknown) => void }[] = [];
   #releasing: Promise<boolean> | undefined;
   #error: LeaseLostError | undefined;
 
@@ -123,7 +124,7 @@ export class Holding implements Beating {
   }
 
   renewInMs(now: Stamp): number {
-    const isUnderWay = this.#renewals.size > 0;
+    const isUnderWay = this.#renewals.length > 0;
     if (this.#life.status !== "held" || isUnderWay || !this.settings.autoRenew) return Infinity;
     return renewInMs(this.#life, this.settings, now);
   }
@@ -147,9 +148,9 @@ export class Holding implements Beating {
 
   renewing(settled: Promise<void>, abort: (reason: unknown) => void): void {
     const renewal = { settled, abort };
-    this.#renewals.add(renewal);
+    this.#renewals.push(renewal);
     settled.finally(() => {
-      this.#renewals.delete(renewal);
+      this.#renewals.splice(this.#renewals.indexOf(renewal), 1);
       this.#loop?.touch(this);
     });
   }
@@ -203,9 +204,9 @@ export class Holding implements Beating {
     if (this.#releasing) return this.#releasing;
     const { status } = this;
     if (status === "lost" || status === "detached") return Promise.resolve(false);
-    const inFlight = [...this.#renewals];
+    const inFlight = this.#renewals.map((renewal) => renewal.settled);
     if (status === "held") this.#end("released", "released");
-    return this.#releasing = this.#giveBack(awaited, inFlight.map((renewal) => renewal.settled));
+    return this.#releasing = this.#giveBack(awaited, inFlight);
   }
 
   /** Ends the lease for this process without giving it back. */
