@@ -65,7 +65,8 @@ export interface LockOptions {
    */
   readonly capacity?: number | undefined;
   /**
-   * Whether grants follow the queue.
+   * Whether grants follow the queue. Without it whoever asks first has a free lock; a waiter that is woken,
+   * and three times in a row too late, has the next turn.
    *
    * @default {false}
    */
