@@ -509,6 +509,47 @@ Deno.test("a waiter that lost the race for a hint is slower to follow the next o
   await (await waiting).release();
 });
 
+// covers: G7
+Deno.test("an abort between a hint and its late answer leaves no timer", async () => {
+  const world = new World();
+  const rival = new Rival(world);
+  await rival.takeAgain();
+  const stop = new AbortController();
+  const waiting = rejection(world.lock().acquire({ signal: stop.signal }));
+  await world.clock.advance(10);
+  for (let races = 0; races < 2; races++) {
+    await rival.takeAgain();
+    await world.clock.advance(0);
+  }
+  stop.abort();
+  await waiting;
+  await world.clock.advance(0);
+  assertEquals(world.clock.pendingTimers, 0);
+});
+
+Deno.test("a waiter that needs a new token listens for that one", async () => {
+  const world = new World();
+  const lease = await world.other().acquire();
+  const marks: string[] = [];
+  const { storage, watches } = countingWatches(world.storage);
+  const noting: LeaseStorage = {
+    ...withoutWatch(storage),
+    wakesTickets: true,
+    watch(name, wake, mark) {
+      marks.push(mark);
+      return storage.watch!(name, wake, mark);
+    },
+  };
+  const entropy = { uuid: () => `token-${marks.length}-of-ours`, random: () => 0 };
+  const waiting = world.lock({ storage: noting, entropy }).acquire();
+  await world.clock.advance(10);
+  await world.memory.execute("job", release("token-0-of-ours"));
+  await world.clock.advance(10_000);
+  assertEquals([marks, watches()], [["token-0-", "token-1-"], 1]);
+  await lease.release();
+  assertEquals((await waiting).token, "token-1-of-ours");
+});
+
 // covers: G8
 Deno.test("a waiter that lost three races is the next, and others wait for it, but not for long", async () => {
   const world = new World();
