@@ -80,13 +80,22 @@ export const systemClock: Clock = {
       if (!keepAlive) unref(handle);
     };
     arm(ms);
-    return { [dispose]: () => clearTimeout(handle as number) };
+    return { [dispose]: () => clear(handle) };
   },
 };
 
 /** Node, Deno and Bun have `unref` on the timer; elsewhere a timer keeps nothing alive. */
 function unref(timer: unknown): void {
   (timer as { unref?: () => void }).unref?.();
+}
+
+/** A Worker may not touch timers outside a request, where leases are collected; that request's are dead. */
+function clear(timer: unknown): void {
+  try {
+    clearTimeout(timer as number);
+  } catch {
+    // The callback finds nothing to do.
+  }
 }
 
 /**

@@ -104,6 +104,19 @@ Deno.test("disposing a timer cancels the part that is running", () => {
   });
 });
 
+Deno.test("disposing a timer where timers may not be touched does nothing", () => {
+  withFakeTimers(() => {
+    const timer = systemClock.setTimer(1000, () => {}, { keepAlive: false });
+    let calls = 0;
+    globalThis.clearTimeout = () => {
+      calls++;
+      throw new Error("Disallowed operation called within global scope");
+    };
+    timer[Symbol.dispose]();
+    assertEquals(calls, 1);
+  });
+});
+
 Deno.test("every part of a timer that keeps nothing alive is unreferenced", () => {
   withFakeTimers((timers) => {
     systemClock.setTimer(MAX_MS + 1, () => {}, { keepAlive: false });
