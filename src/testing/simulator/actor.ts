@@ -120,9 +120,7 @@ export class Actor {
       case "try-acquire":
         return this.#tryAcquire(lock, options);
       case "with":
-        return lock.with((lease) => this.#workUnder(lease, options), {
-          timeoutMs: this.#random.chance(0.5) ? this.#random.int(1, 30_000) : undefined,
-        });
+        return this.#with(lock, options);
       case "try-with":
         return lock.tryWith((lease) => this.#workUnder(lease, options)).then(() => {});
       case "hand-over":
@@ -237,6 +235,16 @@ export class Actor {
     }
   }
 
+  async #with(lock: Lock, options: LockOptions): Promise<void> {
+    const timeoutMs = this.#random.chance(0.5) ? this.#random.int(1, 30_000) : undefined;
+    const done = this.#waits(options);
+    const work = (lease: Lease): Promise<void> => {
+      done();
+      return this.#workUnder(lease, options);
+    };
+    await lock.with(work, { timeoutMs }).finally(done);
+  }
+
   async #tryAcquire(lock: Lock, options: LockOptions): Promise<void> {
     const lease = await lock.tryAcquire();
     if (!lease) return;
@@ -270,13 +278,17 @@ export class Actor {
   }
 
   async #waiting<T>(options: LockOptions, wait: () => Promise<T>): Promise<T> {
-    const { name, permits = 1, capacity = 1 } = options;
-    const done = this.#stage.liveness.waits({ process: this.#process, name, permits, capacity });
+    const done = this.#waits(options);
     try {
       return await wait();
     } finally {
       done();
     }
+  }
+
+  /** Somebody waits, until the result is called. */
+  #waits({ name, permits = 1, capacity = 1 }: LockOptions): () => void {
+    return this.#stage.liveness.waits({ process: this.#process, name, permits, capacity });
   }
 
   async #workUnder(lease: Lease, options: LockOptions): Promise<void> {
