@@ -24,6 +24,7 @@ import {
 } from "./record.ts";
 import { putBounded, Sightings } from "./sightings.ts";
 import type { ExecuteOptions, LeaseStorage, PollMs, Watch } from "./storage.ts";
+import { ToldTime } from "./told_time.ts";
 import { checkMs, checkPollMs } from "./validate.ts";
 
 /** A value as it was read, with what it takes to replace exactly this one. */
@@ -77,6 +78,11 @@ export interface Register<V> {
   /** Reads what is true now, never from a replica that may lag. */
   read(name: string, options: ExecuteOptions): Promise<Versioned<V>>;
   /**
+   * Reads the text alone, where that costs less than with the server's time: what a write that failed
+   * before has met, or newer. It serves to refuse a waiter that asks again, and for nothing else.
+   */
+  glance?(name: string, options: ExecuteOptions): Promise<string | null>;
+  /**
    * Writes only if the version is still `version`; `ok: false` if it is not. On `ok: false` the product
    * may hand over what it has, if that is as fresh as a read.
    */
@@ -128,6 +134,11 @@ export interface RegisterTraits {
   readonly serverTime: boolean;
   /** Whether a release gives hints only to those who left a ticket. */
   readonly wakesTickets?: boolean | undefined;
+  /**
+   * Whether a write refuses a text that was edited under its old version. With `serverTime` a release is
+   * then one write, as it needs no exact time.
+   */
+  readonly checksText?: boolean | undefined;
 }
 
 /** For how long a record outlives its last expiry unless the user says otherwise, in milliseconds. */
@@ -163,11 +174,13 @@ export class RegisterStorage<V> implements LeaseStorage {
 
   readonly #register: Register<V>;
   readonly #serverTime: boolean;
+  readonly #checksText: boolean;
   readonly #retentionMs: number;
   readonly #clock: Clock;
   readonly #entropy: Entropy;
   readonly #memory = new Map<string, Memory<V>>();
   readonly #sightings: Sightings;
+  readonly #toldTime: ToldTime;
 
   /**
    * Puts a lease storage around a register.
@@ -183,6 +196,7 @@ export class RegisterStorage<V> implements LeaseStorage {
   ) {
     this.#register = register;
     this.#serverTime = traits.serverTime;
+    this.#checksText = traits.checksText ?? false;
     this.wakesTickets = traits.wakesTickets ?? false;
     this.pollMs = checkPollMs(options.pollMs);
     this.maxClockSkewMs = traits.serverTime
@@ -192,6 +206,7 @@ export class RegisterStorage<V> implements LeaseStorage {
     this.#clock = options.clock ?? systemClock;
     this.#entropy = options.entropy ?? systemEntropy;
     this.#sightings = new Sightings(this.#clock, this.maxClockSkewMs);
+    this.#toldTime = new ToldTime(this.#clock);
     if (register.watch) this.watch = register.watch.bind(register);
   }
 
@@ -218,11 +233,16 @@ export class RegisterStorage<V> implements LeaseStorage {
     for (let tries = 0; tries < MAX_TRIES; tries++) {
       options.signal?.throwIfAborted();
       if (!known) {
-        known = this.#decode(name, await this.#register.read(name, options));
+        if (faults === 0 && this.#expectsRefusal(name, command, tries > 0)) {
+          const refusal = this.#refusal(name, command, await this.#glance(name, options));
+          if (refusal) return refusal;
+          options.signal?.throwIfAborted();
+        }
+        known = await this.#read(name, command, options);
         fresh = true;
-        if (tries === 0) memoryHeld = this.#remembers(name, known.seen);
+        if (tries === 0) memoryHeld = this.#remembers(name, known.seen, command);
       }
-      if (fresh && !memoryHeld) this.#remember(name, { ...known, trusted: false });
+      if (fresh && !memoryHeld) putBounded(this.#memory, name, { ...known, trusted: false });
       const { record, seen }: Known<V> = known;
       if (fresh && attempted?.value === seen.value) return attempted!.outcome;
 
@@ -238,7 +258,7 @@ export class RegisterStorage<V> implements LeaseStorage {
           known = undefined;
           continue;
         }
-        this.#remember(name, { record, seen, trusted: memoryHeld });
+        putBounded(this.#memory, name, { record, seen, trusted: memoryHeld });
         return next.outcome;
       }
 
@@ -258,12 +278,13 @@ export class RegisterStorage<V> implements LeaseStorage {
         );
       } catch (error) {
         this.#memory.delete(name);
+        this.#toldTime.forget(name);
         if (!(error instanceof StorageError && error.transient) || ++faults > 1) throw error;
         written = { ok: false };
       }
       if (written.ok) {
         const kept = { value, version: written.version };
-        this.#remember(name, { record: next.record, seen: kept, trusted: memoryHeld });
+        putBounded(this.#memory, name, { record: next.record, seen: kept, trusted: memoryHeld });
         return next.outcome;
       }
       if (written.blocked) return this.#blocked(name, command, faults > 0);
@@ -279,6 +300,38 @@ export class RegisterStorage<V> implements LeaseStorage {
         `current value is ${MAX_TRIES} lost races`,
       { transient: true },
     );
+  }
+
+  /** Reads, and notes the time that the server says. */
+  async #read(name: string, command: Command, options: ExecuteOptions): Promise<Known<V>> {
+    const seen = await this.#register.read(name, options);
+    if (seen.nowUs !== undefined && command.type !== "inspect") {
+      this.#toldTime.tell(name, seen.nowUs);
+    }
+    return this.#decode(name, seen);
+  }
+
+  /** Whether it is worth a glance: somebody else was faster just now, or had the lock when we last looked. */
+  #expectsRefusal(name: string, command: Command, lostRace: boolean): boolean {
+    if (!this.#register.glance || command.type !== "acquire" || command.queueMs > 0) return false;
+    const record = this.#memory.get(name)?.record;
+    return lostRace || (record !== undefined && this.#refusal(name, command, record) !== undefined);
+  }
+
+  async #glance(name: string, options: ExecuteOptions): Promise<LeaseRecord> {
+    return decodeStored(this.#register.key(name), await this.#register.glance!(name, options));
+  }
+
+  /** What a record means for who asks again, at a time that the server has reached: its refusal, if it is one. */
+  #refusal<C extends Command>(
+    name: string,
+    command: C,
+    record: LeaseRecord,
+  ): OutcomeOf<C> | undefined {
+    const nowUs = this.#toldTime.atLeastUs(name);
+    if (nowUs === undefined) return undefined;
+    const next = step(record, command, nowUs);
+    return next.record === record ? next.outcome : undefined;
   }
 
   /**
@@ -300,22 +353,33 @@ export class RegisterStorage<V> implements LeaseStorage {
 
   /** What was stored when we last looked, as far as it is to be trusted. */
   #recall(name: string, command: Command): Known<V> | undefined {
-    if (this.#serverTime || command.type === "inspect") return undefined;
+    if (command.type === "inspect") return undefined;
     const memory = this.#memory.get(name);
+    if (this.#serverTime) return memory && this.#recallAtServer(name, command, memory);
     if (memory) return memory.trusted ? memory : undefined;
     const { absent } = this.#register;
     if (absent === undefined || command.type !== "acquire") return undefined;
     return { record: EMPTY_RECORD, seen: { value: null, version: absent } };
   }
 
-  /** Whether the memory of a name agrees with what was read. */
-  #remembers(name: string, seen: Versioned<V>): boolean {
-    const memory = this.#memory.get(name);
-    return memory === undefined || memory.seen.value === seen.value;
+  /**
+   * Where the server says the time: for a release, which gives nobody anything. Whoever is dropped at a time
+   * that the server has reached is over, and a spent token is forgotten a little early at worst. What has to
+   * be kept for a while is counted by the server's own time.
+   */
+  #recallAtServer(name: string, command: Command, memory: Memory<V>): Known<V> | undefined {
+    const isEnough = this.#checksText && memory.trusted;
+    if (command.type !== "release" || command.keepMs > 0 || !isEnough) return undefined;
+    const nowUs = this.#toldTime.atLeastUs(name);
+    return nowUs === undefined ? undefined : { ...memory, seen: { ...memory.seen, nowUs } };
   }
 
-  #remember(name: string, memory: Memory<V>): void {
-    if (!this.#serverTime) putBounded(this.#memory, name, memory);
+  /** Whether the memory of a name agrees with what was read, as far as it would have been used. */
+  #remembers(name: string, seen: Versioned<V>, command: Command): boolean {
+    const memory = this.#memory.get(name);
+    if (memory === undefined) return true;
+    const isUsed = !this.#serverTime || command.type === "release";
+    return isUsed ? memory.seen.value === seen.value : memory.trusted;
   }
 
   /** Reads a record, and notes since when each holding has been unchanged: from after the reply. */

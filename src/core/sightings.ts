@@ -8,7 +8,7 @@ import { type Clock, elapsedForObserverMs, type Stamp } from "./clock.ts";
 import type { Beat, Command, LeaseRecord } from "./record.ts";
 
 /** Client clocks run within 1 % of each other. */
-const OBSERVER_MARGIN = 1.01;
+export const OBSERVER_MARGIN = 1.01;
 
 /** How many names a storage remembers, for records and for sightings. */
 const MAX_REMEMBERED = 1000;

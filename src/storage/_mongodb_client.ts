@@ -27,6 +27,11 @@ export interface MongoSession {
 export interface MongoCollection {
   /** Database and collection, for messages. */
   readonly namespace: string;
+  /** Reads one document. */
+  findOne(filter: MongoDocument, options: {
+    readPreference: "primary";
+    readConcern: { level: "local" };
+  }): Promise<MongoDocument | null>;
   /** Changes one document, and returns it. */
   findOneAndUpdate(filter: MongoDocument, update: MongoDocument, options: {
     upsert: true;

@@ -32,6 +32,8 @@ import {
 export interface MongoVersion {
   /** Never the same twice. */
   readonly id: string;
+  /** What is stored under it: a record that was edited by hand under its old version is not written over. */
+  readonly text: string | null;
   /** Whether the lock has been used for fenced transactions; a write is conditional on this, too. */
   readonly fenced: boolean;
   /** Ids of guards. */
@@ -58,7 +60,7 @@ const AT_ONCE = new Date(0);
 /** Any document that is not a record of ours reads as a text that is none. */
 const FOREIGN: Seen = {
   value: "",
-  version: { id: "", fenced: false, pending: [] },
+  version: { id: "", text: "", fenced: false, pending: [] },
   nowUs: 0,
   by: undefined,
 };
@@ -94,6 +96,22 @@ export class MongoRegister implements Register<MongoVersion> {
       throw this.#fault("read", name, error);
     }
     return { ...seen, version: { ...version, pending: [] } };
+  }
+
+  /**
+   * A read that is no write: what the primary has, also what the majority has not yet, so that a grant of our
+   * own is seen (MongoDB manual, "Read concern local"). What is rolled back later has refused somebody at worst.
+   */
+  async glance(name: string): Promise<string | null> {
+    try {
+      const document = await this.#collection.findOne({ _id: this.key(name) }, {
+        readPreference: "primary",
+        readConcern: { level: "local" },
+      });
+      return document === null ? null : versioned(document).value;
+    } catch (error) {
+      throw this.#fault("read", name, error);
+    }
   }
 
   /**
@@ -136,7 +154,8 @@ export class MongoRegister implements Register<MongoVersion> {
     const id = this.#entropy.uuid();
     const { fenced } = version;
     // No filter but `null` fits a field that is not there.
-    const filter = { _id: this.key(name), version: version.id, fenced: fenced || null };
+    const before = { version: version.id, record: version.text ?? NONE, fenced: fenced || null };
+    const filter = { _id: this.key(name), ...before };
     const record = { record: next.value, version: id, expireAt: new Date(next.retainUntilMs) };
     const ended = fenced ? change.ended.map(({ fence }) => this.#guard(name, fence)) : [];
     const guards = [...version.pending, ...ended];
@@ -153,7 +172,7 @@ export class MongoRegister implements Register<MongoVersion> {
         const replace = { updateOne: { filter, update, upsert: true } };
         await this.#bulk([replace, ...guards.map(meet), this.#settled(name, id)]);
       }
-      return { ok: true, version: { id, fenced, pending: [] } };
+      return { ok: true, version: { id, text: next.value, fenced, pending: [] } };
     } catch (error) {
       if (guards.length > 0 && isDuplicateKey(error)) return { ok: false };
       throw this.#fault("write", name, error);
@@ -208,9 +227,10 @@ function versioned(document: MongoDocument | null): Seen {
   if (record !== NONE && typeof record !== "string") return FOREIGN;
   const { by, guards = [] } = (pending ?? {}) as { by?: unknown; guards?: unknown };
   if (!Array.isArray(guards) || !guards.every((id) => typeof id === "string")) return FOREIGN;
+  const text = record === NONE ? null : record;
   return {
-    value: record === NONE ? null : record,
-    version: { id: version, fenced: fenced === true, pending: guards },
+    value: text,
+    version: { id: version, text, fenced: fenced === true, pending: guards },
     nowUs: clock.getTime() * 1000,
     by,
   };

@@ -2,6 +2,7 @@
  * Leases in a MongoDB collection, by the server's clock, for the package `mongodb`.
  *
  * A command is a read with the server's time and one conditional write, both acknowledged by the majority.
+ * A release is mostly the write alone, and a waiter that asks again is refused by a read that writes nothing.
  * After a failover the new primary's clock says the time. It needs MongoDB 4.4 or later, the role
  * `readWrite`, and a collection for locks alone, not sharded or sharded by `_id`; for
  * {@linkcode fenceCheck} also a replica set or a sharded cluster, as transactions do. FerretDB 1 speaks
@@ -87,7 +88,7 @@ export class MongoDbStorage extends RegisterStorage<unknown> {
     const { entropy = systemEntropy, pollMs = { min: 50, max: 1000 } } = options;
     const prefix = checkText("prefix", options.prefix ?? "holdfast", 1, 64);
     const register = new MongoRegister(collection, prefix, entropy);
-    super(register, { serverTime: true }, { ...options, pollMs });
+    super(register, { serverTime: true, checksText: true }, { ...options, pollMs });
     this.#collection = collection;
     this.#register = register;
   }

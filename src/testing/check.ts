@@ -1,8 +1,9 @@
 /**
- * The few assertions of the contract suite, which runs under any runner.
+ * The few assertions of the contract suite, which runs under any runner, and what its commands are made of.
  *
  * @module
  */
+import type { AcquireCommand } from "../core/record.ts";
 
 /** Fails with a message unless the condition holds. */
 export function check(condition: unknown, message: string): asserts condition {
@@ -57,4 +58,22 @@ export async function eventually(
 /** A name that no other test uses, with characters that storages get wrong. */
 export function uniqueName(what: string): string {
   return `${what} {é}/#?:${crypto.randomUUID().slice(0, 8)}`;
+}
+
+/** An acquire of a mutex that leaves no ticket, unless `more` says otherwise. */
+export function acquireCommand(
+  token: string,
+  more: Partial<AcquireCommand> & { readonly ttlMs: number },
+): AcquireCommand {
+  return {
+    type: "acquire",
+    token,
+    permits: 1,
+    capacity: 1,
+    label: "",
+    queueMs: 0,
+    fair: false,
+    presumedDead: [],
+    ...more,
+  };
 }

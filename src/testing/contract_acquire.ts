@@ -7,26 +7,23 @@ import { HoldfastError, StaleFenceError, StorageError } from "../core/errors.ts"
 import type { AcquireCommand, Granted } from "../core/record.ts";
 import type { LeaseStorage } from "../core/storage.ts";
 import { Lock } from "../core/lock.ts";
-import { check, checkEqual, checkRejects, eventually, pause, uniqueName } from "./check.ts";
+import {
+  acquireCommand,
+  check,
+  checkEqual,
+  checkRejects,
+  eventually,
+  pause,
+  uniqueName,
+} from "./check.ts";
 import type { ContractTest } from "./contract.ts";
 
 /** Long enough that no pause of a slow machine ends a lease in the middle of a test. */
 const TTL_MS = 20_000;
 
 /** An acquire for tests below the level of `Lock`. */
-function acquireCommand(token: string, more: Partial<AcquireCommand> = {}): AcquireCommand {
-  return {
-    type: "acquire",
-    token,
-    permits: 1,
-    capacity: 1,
-    ttlMs: TTL_MS,
-    label: "",
-    queueMs: 0,
-    fair: false,
-    presumedDead: [],
-    ...more,
-  };
+function acquire(token: string, more: Partial<AcquireCommand> = {}): AcquireCommand {
+  return acquireCommand(token, { ttlMs: TTL_MS, ...more });
 }
 
 async function grant(
@@ -71,7 +68,7 @@ export const acquireTests: readonly ContractTest[] = [
       const outcomes = await Promise.all(
         Array.from(
           { length: 20 },
-          (_, i) => clients[i % 2]!.execute(name, acquireCommand(crypto.randomUUID())),
+          (_, i) => clients[i % 2]!.execute(name, acquire(crypto.randomUUID())),
         ),
       );
       checkEqual(outcomes.filter((o) => o.type === "granted").length, 1, "winners");
@@ -83,12 +80,12 @@ export const acquireTests: readonly ContractTest[] = [
     covers: ["G1", "G2"],
     async run({ clients }) {
       const name = uniqueName("takeover");
-      const old = await grant(clients[0], name, acquireCommand(crypto.randomUUID(), { ttlMs: 50 }));
+      const old = await grant(clients[0], name, acquire(crypto.randomUUID(), { ttlMs: 50 }));
       await pause(100 + clients[0].maxClockSkewMs);
       const outcomes = await Promise.all(
         Array.from(
           { length: 20 },
-          (_, i) => clients[i % 2]!.execute(name, acquireCommand(crypto.randomUUID())),
+          (_, i) => clients[i % 2]!.execute(name, acquire(crypto.randomUUID())),
         ),
       );
       const grants = outcomes.filter((o) => o.type === "granted");
@@ -172,10 +169,10 @@ export const acquireTests: readonly ContractTest[] = [
     needs: "forget",
     async run({ clients: [a, b], forget }) {
       const name = uniqueName("forget");
-      const before = await grant(a, name, acquireCommand(crypto.randomUUID()));
+      const before = await grant(a, name, acquire(crypto.randomUUID()));
       await pause(5);
       await forget!(name);
-      const after = await grant(b, name, acquireCommand(crypto.randomUUID()));
+      const after = await grant(b, name, acquire(crypto.randomUUID()));
       check(after.fence > before.fence, "the next fence is higher");
     },
   },
@@ -224,7 +221,7 @@ export const acquireTests: readonly ContractTest[] = [
     covers: ["G11"],
     async run({ clients: [a, b] }) {
       const name = uniqueName("idempotent");
-      const command = acquireCommand(crypto.randomUUID());
+      const command = acquire(crypto.randomUUID());
       const first = await grant(a, name, command);
       checkEqual((await grant(b, name, command)).fence, first.fence, "the fence");
       checkEqual((await grant(a, name, command)).fence, first.fence, "the fence, once more");
@@ -235,7 +232,7 @@ export const acquireTests: readonly ContractTest[] = [
     covers: ["G9", "G11"],
     async run({ clients: [a, b] }) {
       const name = uniqueName("spent");
-      const command = acquireCommand(crypto.randomUUID());
+      const command = acquire(crypto.randomUUID());
       const { token } = command;
       await grant(a, name, command);
       const release = { type: "release", token, keepMs: 0, spentMs: TTL_MS } as const;
@@ -246,7 +243,7 @@ export const acquireTests: readonly ContractTest[] = [
       const released = await a.execute(name, { ...release, token: early });
       checkEqual(released, { type: "released", freed: false }, "a release before its acquire");
       checkEqual(
-        await b.execute(name, acquireCommand(early)),
+        await b.execute(name, acquire(early)),
         { type: "spent" },
         "the overtaken acquire",
       );
@@ -257,8 +254,8 @@ export const acquireTests: readonly ContractTest[] = [
     covers: ["G4"],
     async run({ clients: [a, b] }) {
       const name = uniqueName("tokens");
-      const { token } = acquireCommand(crypto.randomUUID());
-      const { fence } = await grant(a, name, acquireCommand(token));
+      const { token } = acquire(crypto.randomUUID());
+      const { fence } = await grant(a, name, acquire(token));
       const other = crypto.randomUUID();
       const ttlMs = TTL_MS;
       const refusals = [
@@ -302,7 +299,7 @@ export const acquireTests: readonly ContractTest[] = [
     covers: ["G5", "G11"],
     async run({ clients: [a, b] }) {
       const name = uniqueName("expiry");
-      const command = acquireCommand(crypto.randomUUID(), { ttlMs: 500 });
+      const command = acquire(crypto.randomUUID(), { ttlMs: 500 });
       const { fence } = await grant(a, name, command);
       await a.execute(name, { type: "renew", token: command.token, fence, ttlMs: 60_000 });
       await b.execute(name, command);
@@ -344,7 +341,7 @@ export const acquireTests: readonly ContractTest[] = [
       const names = Array.from({ length: 5 }, (_, i) => uniqueName(`batch ${i}`));
       const tokens = names.map(() => crypto.randomUUID());
       const fences = await Promise.all(
-        names.map(async (name, i) => (await grant(a, name, acquireCommand(tokens[i]!))).fence),
+        names.map(async (name, i) => (await grant(a, name, acquire(tokens[i]!))).fence),
       );
       if (!a.executeAll) return;
       await b.execute(names[2]!, { type: "evict", maxFence: fences[2]! });
@@ -366,15 +363,15 @@ export const acquireTests: readonly ContractTest[] = [
       const tokens = Array.from({ length: 256 }, () => crypto.randomUUID());
       const fences: number[] = [];
       for (const token of tokens) {
-        fences.push((await grant(a, name, acquireCommand(token, { capacity, label }))).fence);
+        fences.push((await grant(a, name, acquire(token, { capacity, label }))).fence);
       }
-      const more = await a.execute(name, acquireCommand(crypto.randomUUID(), { capacity }));
+      const more = await a.execute(name, acquire(crypto.randomUUID(), { capacity }));
       checkEqual(more.type, "full", "one more");
       const [token, fence] = [tokens[7]!, fences[7]!];
       const renewed = await a.execute(name, { type: "renew", token, fence, ttlMs: TTL_MS });
       checkEqual(renewed.type, "renewed", "a renewal");
       await a.execute(name, { type: "release", token, keepMs: 0, spentMs: TTL_MS });
-      await grant(a, name, acquireCommand(crypto.randomUUID(), { capacity, label }));
+      await grant(a, name, acquire(crypto.randomUUID(), { capacity, label }));
     },
   },
   {

@@ -6,7 +6,15 @@
 import { LockTimeoutError } from "../core/errors.ts";
 import type { Lease } from "../core/lease.ts";
 import { Lock } from "../core/lock.ts";
-import { check, checkEqual, checkRejects, eventually, pause, uniqueName } from "./check.ts";
+import {
+  acquireCommand,
+  check,
+  checkEqual,
+  checkRejects,
+  eventually,
+  pause,
+  uniqueName,
+} from "./check.ts";
 import type { ContractTest } from "./contract.ts";
 import { FaultyStorage } from "./faulty_storage.ts";
 
@@ -137,17 +145,7 @@ export const waitTests: readonly ContractTest[] = [
       const queueMs = 1000;
       const token = crypto.randomUUID();
       const lease = await new Lock({ storage: a, name, ttlMs: TTL_MS }).acquire();
-      await a.execute(name, {
-        type: "acquire",
-        token,
-        permits: 1,
-        capacity: 1,
-        ttlMs: TTL_MS,
-        label: "",
-        queueMs,
-        fair: true,
-        presumedDead: [],
-      });
+      await a.execute(name, acquireCommand(token, { ttlMs: TTL_MS, queueMs, fair: true }));
       await lease.release();
       const startMs = Date.now();
       const next = await new Lock({ storage: b, name, ttlMs: TTL_MS, fair: true }).acquire();

@@ -2,7 +2,14 @@ import { assert, assertEquals, assertRejects, assertThrows } from "@std/assert";
 import fc from "fast-check";
 import { decodeRecord, encodeRecord } from "../../src/core/codec.ts";
 import { StorageError } from "../../src/core/errors.ts";
-import { type Command, EMPTY_RECORD, type Holder, type Outcome } from "../../src/core/record.ts";
+import {
+  type Command,
+  EMPTY_RECORD,
+  type Held,
+  type Holder,
+  type Inspected,
+  type Outcome,
+} from "../../src/core/record.ts";
 import {
   DEFAULT_RETENTION_MS,
   RegisterStorage,
@@ -30,7 +37,10 @@ class Client {
     this.register = new MemoryRegister(shared, options.register);
     this.storage = new RegisterStorage(
       this.register,
-      { serverTime: options.register?.nowMs !== undefined },
+      {
+        serverTime: options.register?.nowMs !== undefined,
+        checksText: options.register?.glances,
+      },
       {
         maxClockSkewMs: 0,
         clock: this.clock,
@@ -390,6 +400,8 @@ Deno.test("an acquire that a fenced transaction blocks is refused for one poll",
   const [a] = twoClients();
   a.register.writeFaults.push("blocked");
   assertEquals(await a.do(acquire("aa")), { type: "held", retryAfterMs: 70, ahead: 0 });
+  assertEquals(a.register.taken(), "write", "asking again at once is no use");
+  assertEquals((await a.do(acquire("aa"))).type, "granted", "when the transaction is over");
 });
 
 const blocked: readonly [what: string, command: (fence: number) => Command, verb: string][] = [
@@ -407,6 +419,10 @@ for (const [what, command, verb] of blocked) {
       [error.message, error.transient],
       [`Cannot ${verb} key "key:job" as a fenced transaction of its holder is open`, true],
     );
+    assertEquals((await a.do(inspect) as Inspected).holders.length, 1);
+    await a.do(command(fence));
+    const { holders } = await a.do(inspect) as Inspected;
+    assertEquals(holders.some((h) => h.fence === fence), false, "when the transaction is over");
   });
 }
 
@@ -580,10 +596,12 @@ Deno.test("the skew is 1000 ms unless said otherwise", () => {
 });
 
 /** Two clients of a server that says the time; their own clocks are wrong. */
-function serverClients(): { a: Client; b: Client; shared: SharedValues; server: ManualClock } {
+function serverClients(
+  more: MemoryRegisterOptions = {},
+): { a: Client; b: Client; shared: SharedValues; server: ManualClock } {
   const shared = new SharedValues();
   const server = new ManualClock(START_MS);
-  const register = { nowMs: () => server.read().wallMs };
+  const register = { nowMs: () => server.read().wallMs, ...more };
   const a = new Client(shared, { register, clock: new ManualClock(0) });
   const b = new Client(shared, { register, clock: new ManualClock(START_MS * 2) });
   return { a, b, shared, server };
@@ -615,6 +633,141 @@ Deno.test("where the server says the time, every command reads it first", async 
   assertEquals(costs, ["read write", "read write"]);
   assertEquals(a.storage.maxClockSkewMs, 0);
 });
+
+// Where the server says the time, and a product can do without it: a glance for a refusal, none for a release.
+
+Deno.test("a waiter that asks again is refused by a glance", async () => {
+  const { a, b } = serverClients({ glances: true });
+  await a.do(acquire("aa", { ttlMs: 1000 }));
+  assertEquals(await b.cost(acquire("bb")), "read");
+  await b.clock.advance(400);
+  const { type, retryAfterMs } = await b.do(acquire("bb")) as Held;
+  assertEquals([type, b.register.taken()], ["held", "glance"]);
+  // As much as may be left by the server's clock, and no less.
+  assert(600 <= retryAfterMs && retryAfterMs <= 610, `${retryAfterMs} ms`);
+});
+
+// covers: G1
+Deno.test("what a glance finds free is read with the server's time before it is taken", async () => {
+  const { a, b } = serverClients({ glances: true });
+  await a.do(acquire("aa"));
+  await b.do(acquire("bb"));
+  await a.do(release("aa"));
+  assertEquals(await b.cost(acquire("bb")), "glance read write");
+});
+
+// covers: G1
+Deno.test("a lock that should have expired is not glanced at, and is not taken before the server says so", async () => {
+  const { a, b, server } = serverClients({ glances: true });
+  await a.do(acquire("aa", { ttlMs: 1000 }));
+  await b.do(acquire("bb"));
+  server.freeze(999);
+  await b.clock.advance(1020);
+  assertEquals(await b.do(acquire("bb")), { type: "held", retryAfterMs: 1, ahead: 0 });
+  server.freeze(1);
+  await b.clock.advance(2);
+  assertEquals((await b.do(acquire("bb"))).type, "granted");
+});
+
+Deno.test("who has just lost a race is refused by a glance", async () => {
+  const { a, b, shared } = serverClients({ glances: true });
+  await a.do(acquire("aa"));
+  const held = shared.values.get("job")!.value;
+  await a.do(release("aa"));
+  b.register.onRequest = ({ type }) => {
+    if (type === "write") shared.put("job", held);
+  };
+  assertEquals((await b.do(acquire("bb"))).type, "held");
+  assertEquals(b.register.taken(), "read write glance");
+});
+
+// covers: G11
+Deno.test("a write whose outcome is unknown is followed by a read, never by a glance", async () => {
+  const { a, b } = serverClients({ glances: true });
+  await a.do(acquire("aa"));
+  await b.do(acquire("bb"));
+  await a.do(release("aa"));
+  b.register.taken();
+  b.register.writeFaults.push("lose-reply");
+  assertEquals((await b.do(acquire("bb"))).type, "granted");
+  assertEquals(b.register.taken(), "glance read write read");
+});
+
+const readers: readonly [what: string, command: Command][] = [
+  ["a fair waiter, which leaves a ticket,", acquire("bb", { queueMs: 1000, fair: true })],
+  ["a renewal", renew("bb", 1)],
+  ["an inspection", inspect],
+];
+for (const [what, command] of readers) {
+  Deno.test(`${what} is answered by no glance`, async () => {
+    const { a, b } = serverClients({ glances: true });
+    await a.do(acquire("aa"));
+    await b.do(acquire("bb"));
+    assertEquals((await b.cost(command)).includes("glance"), false);
+  });
+}
+
+Deno.test("the server is asked for its time again after 5 s, also by a clock that stood still", async () => {
+  for (const pass of [(clock: ManualClock) => clock.freeze(5001), suspend]) {
+    const { a, b } = serverClients({ glances: true });
+    await a.do(acquire("aa"));
+    await b.do(acquire("bb"));
+    pass(b.clock);
+    assertEquals(await b.cost(acquire("bb")), "read");
+    assertEquals(await b.cost(acquire("bb")), "glance");
+  }
+});
+
+Deno.test("where a write checks the text a release is one write", async () => {
+  const { a } = serverClients({ glances: true });
+  for (const token of ["aa", "bb"]) {
+    assertEquals(await a.cost(acquire(token)), "read write");
+    assertEquals(await a.cost(release(token)), "write");
+  }
+  assertEquals(await a.cost(release("aa")), "read", "what changes nothing is answered from a read");
+});
+
+const exact: readonly [what: string, prepare: (a: Client) => unknown, command: Command][] = [
+  ["with min-hold", () => {}, release("aa", 100)],
+  ["5 s after the server said the time", (a) => a.clock.freeze(5001), release("aa")],
+  ["after a suspension", (a) => suspend(a.clock), release("aa")],
+];
+for (const [what, prepare, command] of exact) {
+  Deno.test(`a release ${what} asks for the server's time`, async () => {
+    const { a } = serverClients({ glances: true });
+    await a.do(acquire("aa"));
+    prepare(a);
+    assertEquals(await a.cost(command), "read write");
+  });
+}
+
+Deno.test("a release whose memory was wrong reads first the next time, until it is right again", async () => {
+  const { a, b } = serverClients({ glances: true });
+  const costs: string[] = [];
+  for (const [i, isQueued] of [true, true, false, false].entries()) {
+    await a.do(acquire(`a${i}`));
+    if (isQueued) await b.do(acquire(`b${i}`, { queueMs: 1000 }));
+    costs.push(await a.cost(release(`a${i}`)));
+    await b.do(release(`b${i}`));
+  }
+  assertEquals(costs, ["write read write", "read write", "read write", "write"]);
+});
+
+// covers: G1 G5
+Deno.test("a release from memory drops nobody whose lease the server has not seen the end of", async () => {
+  const { a, b, shared, server } = serverClients({ glances: true });
+  await b.do(acquire("bb", { capacity: 2, ttlMs: 3000 }));
+  await a.do(acquire("aa", { capacity: 2 }));
+  server.freeze(2960);
+  // A clock that runs 1 % fast.
+  await a.clock.advance(2990);
+  assertEquals(await a.cost(release("aa")), "write");
+  assertEquals(holdersOf(shared).map((h) => h.token), ["bb"]);
+});
+
+function suspend(clock: ManualClock): void {
+  clock.suspend(5001);
+}
 
 // What is handed to the product.
 

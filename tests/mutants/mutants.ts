@@ -30,7 +30,8 @@ export const CATCHERS: Readonly<Record<string, readonly string[]>> = {
   "src/core/gate.ts": ["tests/core/gate_test.ts", "tests/core/acquire_test.ts"],
   "src/core/lock.ts": ["tests/core/lock_test.ts"],
   "src/core/register.ts": ["tests/core/register_test.ts"],
-  "src/core/sightings.ts": ["tests/core/register_test.ts"],
+  "src/core/sightings.ts": ["tests/core/sightings_test.ts", "tests/core/register_test.ts"],
+  "src/core/told_time.ts": ["tests/core/told_time_test.ts", "tests/core/register_test.ts"],
   "src/core/fence_gate.ts": ["tests/contract/memory_test.ts"],
   "src/storage/redis_script.ts": ["tests/storage/redis_script_test.ts"],
   "src/storage/redis_fence.ts": ["tests/storage/redis_fence_test.ts"],
@@ -357,10 +358,8 @@ const life: readonly Mutant[] = [
   {
     name: "min-hold counts on the larger clock",
     file: "src/core/holding.ts",
-    search:
-      "    const heldMs = elapsedForObserverMs(this.#grantedAt, clock.read());\n    const command",
-    replace:
-      "    const heldMs = elapsedForHolderMs(this.#grantedAt, clock.read());\n    const command",
+    search: "return elapsedForObserverMs(this.#grantedAt,",
+    replace: "return elapsedForHolderMs(this.#grantedAt,",
   },
 ];
 
@@ -381,7 +380,7 @@ const asking: readonly Mutant[] = [
   {
     name: "an outage is taken for contention",
     file: "src/core/acquire.ts",
-    search: 'if (onUnavailable === "throw") throw this.#fault;',
+    search: 'if (onUnavailable === "throw" || !isTransient(error)) throw error;',
     replace: 'if (onUnavailable === "throw") return { reason: "held", retryAfterMs: 1 };',
   },
   {
@@ -413,8 +412,38 @@ const asking: readonly Mutant[] = [
   {
     name: "a hint for another waiter wakes us",
     file: "src/core/acquire.ts",
-    search: "if (next === undefined || next === waiterMark(this.#token)) this.#waker.wake();",
-    replace: "this.#waker.wake();",
+    search: "else if (next === waiterMark(this.#token)) this.#hear();",
+    replace: "else this.#waker.wake();",
+  },
+  {
+    name: "a renewal goes on after its lease was lost",
+    file: "src/core/holding.ts",
+    search: "for (const { abort } of this.#renewals) {",
+    replace: 'if (status !== "lost") for (const { abort } of this.#renewals) {',
+  },
+  {
+    name: "whoever is always too late waits for ever",
+    file: "src/core/acquire.ts",
+    search: "fair: settings.fair || this.#isPassedOver,",
+    replace: "fair: settings.fair,",
+  },
+  {
+    name: "others wait long for one that was passed over and does not come",
+    file: "src/core/acquire.ts",
+    search: "this.#isPassedOver ? Math.min(queueMs, PASSED_OVER_MS) : queueMs",
+    replace: "queueMs",
+  },
+  {
+    name: "who was too late follows each hint at once",
+    file: "src/core/acquire.ts",
+    search: "if (this.#races === 0 || this.#isPassedOver) return",
+    replace: "return",
+  },
+  {
+    name: "a fresh ticket does not become a fair one",
+    file: "src/core/record.ts",
+    search: "if (isFresh && old.fair === fair)",
+    replace: "if (isFresh)",
   },
   {
     name: "everybody in the process talks to the storage",
@@ -498,6 +527,60 @@ const register: readonly Mutant[] = [
     search: "s.fence === fence && s.beats === beats)",
     replace: "s.fence === fence)",
   },
+  {
+    name: "an observer keeps counting over an end",
+    file: "src/core/sightings.ts",
+    search: "    this.#byName.delete(name);\n    if (record",
+    replace: "    if (record",
+  },
+  {
+    name: "a write that a fenced transaction blocks is taken for a lost race",
+    file: "src/core/register.ts",
+    search: "if (written.blocked) return",
+    replace: "if (!written) return",
+  },
+  {
+    name: "a write that may be on its way is forgotten over a fenced transaction",
+    file: "src/core/register.ts",
+    search: 'if (command.type === "acquire" && !mayHaveWritten) {',
+    replace: 'if (command.type === "acquire") {',
+  },
+  {
+    name: "what blocks a release is taken for a refusal",
+    file: "src/core/register.ts",
+    search: 'if (command.type === "acquire" && !mayHaveWritten) {',
+    replace: "if (!mayHaveWritten) {",
+  },
+  {
+    name: "a lock is granted on a glance",
+    file: "src/core/register.ts",
+    search: "return next.record === record ? next.outcome : undefined;",
+    replace: "return next.outcome;",
+  },
+  {
+    name: "a glance decides after a write whose outcome is unknown",
+    file: "src/core/register.ts",
+    search: "if (faults === 0 && this.#expectsRefusal",
+    replace: "if (this.#expectsRefusal",
+  },
+  {
+    name: "a min-hold is counted from a time that is over",
+    file: "src/core/register.ts",
+    search: " || command.keepMs > 0 || ",
+    replace: " || ",
+  },
+  {
+    name: "a release from memory drops who may be alive by the server's clock",
+    file: "src/core/told_time.ts",
+    search: "elapsedForObserverMs(told.since, now) / OBSERVER_MARGIN",
+    replace: "elapsedForHolderMs(told.since, now)",
+  },
+  {
+    name: "what the server said counts for ever",
+    file: "src/core/told_time.ts",
+    search: "if (elapsedForHolderMs(told.since, now) > MAX_AGE_MS) return undefined;\n",
+    replace: "",
+  },
 ];
 
 /** The Redis script, and what is fenced. */
@@ -555,8 +638,8 @@ const redis: readonly Mutant[] = [
   {
     name: "script: nobody is woken",
     file: SCRIPT,
-    search: "redis.pcall('PUBLISH', channel, sub(t.token, 1, 8))",
-    replace: "local _ = 0",
+    search: "redis.pcall('PUBLISH', channel .. ':' .. mark, mark)",
+    replace: "",
   },
   {
     name: "fencedExec looks at the token alone",

@@ -1,24 +1,18 @@
 import { type DynamoDB, TransactionConflictException } from "@aws-sdk/client-dynamodb";
-import { assert, assertEquals, assertObjectMatch, assertRejects } from "@std/assert";
+import { assert, assertEquals, assertRejects } from "@std/assert";
 import { startDynamoDb, withService } from "../../scripts/services.ts";
-import { StorageError } from "../../src/core/errors.ts";
-import type { Fenced } from "../../src/core/lease.ts";
-import type { Command } from "../../src/core/record.ts";
 import { createTable, DynamoDbStorage, fenceCheck } from "../../src/storage/dynamodb.ts";
-import {
-  acquire,
-  adopt,
-  evict,
-  grant,
-  inspect,
-  release,
-  renew,
-  token,
-  TTL_MS,
-  uniqueName,
-} from "../support/commands.ts";
+import { acquire, grant, release, renew, token, TTL_MS, uniqueName } from "../support/commands.ts";
 import { connect, operationOf, record, TABLE } from "../support/dynamodb.ts";
 import { ShiftedClock } from "../support/shifted_clock.ts";
+import {
+  checkDamaged,
+  checkLoss,
+  checkLostRequest,
+  checkRestart,
+  damagedTexts,
+  losses,
+} from "../support/storage_cases.ts";
 import { startTcpProxy } from "../support/tcp_proxy.ts";
 
 await withService("dynamodb", ({ test, service }) => {
@@ -28,21 +22,7 @@ await withService("dynamodb", ({ test, service }) => {
     await run(client);
   }
 
-  const commands: Record<string, { command: (lease: Fenced) => Command; outcome: object }> = {
-    "a first acquire": { command: () => acquire(token()), outcome: { type: "granted" } },
-    "a repeated acquire": { command: (l) => acquire(l.token), outcome: { type: "granted" } },
-    "a renewal": {
-      command: (l) => renew(l.token, l.fencingToken, 2 * TTL_MS),
-      outcome: { type: "renewed" },
-    },
-    "a hand-over": {
-      command: (l) => adopt(l.token, l.fencingToken, token()),
-      outcome: { type: "granted" },
-    },
-    "a release": { command: (l) => release(l.token), outcome: { type: "released", freed: true } },
-    "an eviction": { command: () => evict(), outcome: { type: "evicted", count: 1 } },
-  };
-  for (const [what, { command, outcome }] of Object.entries(commands)) {
+  for (const what of Object.keys(losses)) {
     for (const times of [1, Infinity]) {
       const how = times === 1 ? "of the first request" : "of every write";
       // covers: G4 G11
@@ -52,20 +32,17 @@ await withService("dynamodb", ({ test, service }) => {
         await createTable(client, TABLE);
         const operations = record(proxy);
         const storage = new DynamoDbStorage(client, { table: TABLE });
-        const name = uniqueName("lost");
-        const lease = what === "a first acquire"
-          ? { name, token: "", fencingToken: 0 }
-          : await grant(storage, name);
-        operations.splice(0);
-        proxy.dropReplyIf((request) => operationOf(request) === "PutItem", times);
-        assertObjectMatch(await storage.execute(name, command(lease)), outcome);
-        const puts = operations.filter((o) => o === "PutItem").length;
-        assert(times === 1 ? puts === 2 : puts >= 4, `sent: ${operations}`);
-        await proxy.heal();
-        const { holders } = await storage.execute(name, inspect);
-        const isOver = what === "a release" || what === "an eviction";
-        assertEquals(holders.length, isOver ? 0 : 1);
-        if (what === "a renewal") assert(holders[0]!.remainingMs > TTL_MS * 1.5);
+        await checkLoss(storage, what, {
+          lose() {
+            operations.splice(0);
+            proxy.dropReplyIf((request) => operationOf(request) === "PutItem", times);
+          },
+          async heal() {
+            const puts = operations.filter((o) => o === "PutItem").length;
+            assert(times === 1 ? puts === 2 : puts >= 4, `sent: ${operations}`);
+            await proxy.heal();
+          },
+        });
       });
     }
   }
@@ -76,13 +53,11 @@ await withService("dynamodb", ({ test, service }) => {
     using client = connect(`http://127.0.0.1:${proxy.port}`, { maxAttempts: 1 });
     await createTable(client, TABLE);
     const storage = new DynamoDbStorage(client, { table: TABLE });
-    const lease = await grant(storage, uniqueName("request"));
     // Deno's own HTTP client sends a request a second time, too.
-    proxy.dropRequestIf((request) => operationOf(request) === "PutItem", 2);
-    const command = renew(lease.token, lease.fencingToken, 3 * TTL_MS);
-    assertEquals(await storage.execute(lease.name, command), { type: "renewed" });
-    const { holders } = await storage.execute(lease.name, inspect);
-    assert(holders[0]!.remainingMs > TTL_MS * 2.5, `${holders[0]!.remainingMs} ms remain`);
+    await checkLostRequest(
+      storage,
+      () => proxy.dropRequestIf((request) => operationOf(request) === "PutItem", 2),
+    );
   });
 
   // covers: G11
@@ -109,24 +84,7 @@ await withService("dynamodb", ({ test, service }) => {
     using client = connect(server.url, { maxAttempts: 1 });
     await createTable(client, TABLE);
     const storage = new DynamoDbStorage(client, { table: TABLE });
-    const lease = await grant(storage, "job");
-    server.kill();
-    const error = await assertRejects(
-      () => storage.execute("job", renew(lease.token, lease.fencingToken)),
-      StorageError,
-    );
-    assertEquals(error.transient, true);
-    await server.restart();
-    const other = new DynamoDbStorage(client, { table: TABLE });
-    assertEquals((await other.execute("job", acquire(token()))).type, "held");
-    const renewed = await storage.execute("job", renew(lease.token, lease.fencingToken));
-    assertEquals(renewed, { type: "renewed" });
-    assertEquals(await storage.execute("job", release(lease.token)), {
-      type: "released",
-      freed: true,
-    });
-    const next = await grant(other, "job");
-    assert(next.fencingToken > lease.fencingToken);
+    await checkRestart(server, storage, new DynamoDbStorage(client, { table: TABLE }));
   });
 
   for (const wrongMs of [-120_000, 120_000]) {
@@ -215,10 +173,9 @@ await withService("dynamodb", ({ test, service }) => {
   });
 
   const damages: Record<string, { set: string; value: unknown }> = {
-    "truncated": { set: "record", value: "holdfast 1 17950000000" },
-    "cut in the middle of a line": { set: "record", value: "holdfast 1 5\nh token 5 1\n.\n" },
-    "of another major version": { set: "record", value: "holdfast 2 5\n" },
-    "empty": { set: "record", value: "" },
+    ...Object.fromEntries(
+      Object.entries(damagedTexts).map(([how, value]) => [how, { set: "record", value }]),
+    ),
     "without a version": { set: "version", value: undefined },
     "not a string": { set: "record", value: 5 },
   };
@@ -239,23 +196,8 @@ await withService("dynamodb", ({ test, service }) => {
         });
         const before = (await client.getItem({ TableName: TABLE, Key })).Item;
         const stranger = new DynamoDbStorage(client, { table: TABLE });
-        for (
-          const work of [
-            // The holder remembers the version, and an edit by hand does not change that.
-            () => storage.execute(lease.name, renew(lease.token, lease.fencingToken)),
-            () => storage.execute(lease.name, release(lease.token)),
-            () => stranger.execute(lease.name, acquire(token())),
-            () => stranger.execute(lease.name, inspect),
-            () => stranger.execute(lease.name, evict()),
-          ]
-        ) {
-          const error = await assertRejects(work, StorageError);
-          assertEquals(
-            error.message,
-            `Cannot use key "${storage.key(lease.name)}" as its value is not a Holdfast record`,
-          );
-          assertEquals(error.transient, false);
-        }
+        // The holder remembers the version, and an edit by hand does not change that.
+        await checkDamaged(storage, stranger, lease, storage.key(lease.name));
         assertEquals((await client.getItem({ TableName: TABLE, Key })).Item, before);
       });
     });

@@ -21,6 +21,7 @@ import {
 import { connect, record, TABLE } from "../support/dynamodb.ts";
 import { raceAtExpiry } from "../support/expiry_race.ts";
 import { ShiftedClock } from "../support/shifted_clock.ts";
+import { contend } from "../support/storage_cases.ts";
 import { startTcpProxy } from "../support/tcp_proxy.ts";
 
 await withService("dynamodb", ({ test, service }) => {
@@ -137,19 +138,8 @@ await withService("dynamodb", ({ test, service }) => {
   test("of 20 concurrent first acquires one is granted", async () => {
     await withClients(4, async (clients) => {
       for (let round = 0; round < 3; round++) {
-        const name = uniqueName("first");
-        const outcomes = await Promise.all(
-          Array.from(
-            { length: 20 },
-            (_, i) =>
-              new DynamoDbStorage(clients[i % 4]!, { table: TABLE }).execute(
-                name,
-                acquire(token()),
-              ),
-          ),
-        );
-        const types = outcomes.map((o) => o.type).sort();
-        assertEquals(types, ["granted", ...Array(19).fill("held")]);
+        const storageOf = (i: number) => new DynamoDbStorage(clients[i % 4]!, { table: TABLE });
+        await contend(uniqueName("first"), storageOf);
       }
     });
   });
@@ -163,15 +153,8 @@ await withService("dynamodb", ({ test, service }) => {
         const options = { table: TABLE, clock, maxClockSkewMs: 0 };
         const dead = await grant(new DynamoDbStorage(clients[0]!, options), name);
         clock.pass(TTL_MS);
-        const outcomes = await Promise.all(
-          Array.from(
-            { length: 20 },
-            (_, i) => new DynamoDbStorage(clients[i % 4]!, options).execute(name, acquire(token())),
-          ),
-        );
-        const granted = outcomes.filter((o) => o.type === "granted");
-        assertEquals(granted.length, 1);
-        assert(granted[0]!.fence > dead.fencingToken);
+        const next = await contend(name, (i) => new DynamoDbStorage(clients[i % 4]!, options));
+        assert(next.fence > dead.fencingToken);
       }
     });
   });

@@ -17,10 +17,11 @@ import {
 } from "../support/commands.ts";
 import { raceAtExpiry } from "../support/expiry_race.ts";
 import { nameOf } from "../support/mongo_proxy.ts";
+import { contend } from "../support/storage_cases.ts";
 import { idOf, inTransaction, useFenced, withMongo } from "../support/mongodb.ts";
 
 await withService("mongo", ({ test, service }) => {
-  test("acquire, renew, release, takeover and eviction take two requests each, inspect one", async () => {
+  test("acquire, renew, takeover and eviction take two requests each, release and inspect one", async () => {
     await withMongo(service(), async ([client], locksOf, proxy) => {
       const storage = new MongoDbStorage(locksOf(client));
       const name = uniqueName("count");
@@ -32,10 +33,13 @@ await withService("mongo", ({ test, service }) => {
       assertEquals(requests(), two, "renew");
       await storage.execute(name, inspect);
       assertEquals(requests(), ["findAndModify"], "inspect");
-      assertEquals((await storage.execute(name, acquire(token()))).type, "held");
+      const waiter = new MongoDbStorage(locksOf(client));
+      assertEquals((await waiter.execute(name, acquire(token()))).type, "held");
       assertEquals(requests(), ["findAndModify"], "a refusal");
+      assertEquals((await waiter.execute(name, acquire(token()))).type, "held");
+      assertEquals(requests(), ["find"], "a refusal after a refusal writes nothing");
       await storage.execute(name, release(lease.token));
-      assertEquals(requests(), two, "release");
+      assertEquals(requests(), ["update"], "release");
       const dead = await grant(storage, name, { ttlMs: 200 });
       await useFenced(client, storage, dead);
       requests();
@@ -49,14 +53,18 @@ await withService("mongo", ({ test, service }) => {
     });
   });
 
-  test("every request asks for the majority, whatever the collection's default is", async () => {
+  test("every write asks for the majority, whatever the collection's default is, and a glance for the newest", async () => {
     await withMongo(service(), async ([client], _, proxy) => {
       const collection = client.db("test").collection("locks", { writeConcern: { w: 1 } });
       const storage = new MongoDbStorage(collection);
       const lease = await grant(storage, uniqueName("majority"));
       await storage.execute(lease.name, renew(lease.token, lease.fencingToken));
       await storage.execute(lease.name, release(lease.token));
-      assertEquals(proxy.sent.map((c) => c["writeConcern"]), Array(6).fill({ w: "majority" }));
+      assertEquals(proxy.sent.map((c) => c["writeConcern"]), Array(5).fill({ w: "majority" }));
+      const held = await grant(storage, uniqueName("majority"));
+      proxy.sent.splice(0);
+      await storage.execute(held.name, acquire(token()));
+      assertEquals(proxy.sent.map((c) => c["readConcern"]), [{ level: "local" }]);
     });
   });
 
@@ -92,15 +100,8 @@ await withService("mongo", ({ test, service }) => {
   test("of 20 concurrent first acquires one is granted", async () => {
     await withMongo(service(), async (clients, locksOf) => {
       for (let round = 0; round < 5; round++) {
-        const name = uniqueName("first");
-        const outcomes = await Promise.all(
-          Array.from(
-            { length: 20 },
-            (_, i) => new MongoDbStorage(locksOf(clients[i % 2]!)).execute(name, acquire(token())),
-          ),
-        );
-        const types = outcomes.map((o) => o.type).sort();
-        assertEquals(types, ["granted", ...Array(19).fill("held")]);
+        const storageOf = (i: number) => new MongoDbStorage(locksOf(clients[i % 2]!));
+        await contend(uniqueName("first"), storageOf);
       }
     });
   });
@@ -114,15 +115,8 @@ await withService("mongo", ({ test, service }) => {
         const dead = await grant(storage, name, { ttlMs: 200 });
         if (round % 2 > 0) await useFenced(clients[0], storage, dead);
         await sleep(220);
-        const outcomes = await Promise.all(
-          Array.from(
-            { length: 20 },
-            (_, i) => new MongoDbStorage(locksOf(clients[i % 2]!)).execute(name, acquire(token())),
-          ),
-        );
-        const granted = outcomes.filter((o) => o.type === "granted");
-        assertEquals(granted.length, 1);
-        assert(granted[0]!.fence > dead.fencingToken);
+        const next = await contend(name, (i) => new MongoDbStorage(locksOf(clients[i % 2]!)));
+        assert(next.fence > dead.fencingToken);
       }
     });
   });

@@ -180,6 +180,7 @@ Deno.test("whoever comes after a takeover that nobody finished finishes it", asy
   // A process that takes over, and dies when the record is written and the guard is not.
   const doomed = new MongoDbStorage({
     namespace: collection.namespace,
+    findOne: (filter) => collection.findOne(filter),
     findOneAndUpdate: (filter, update) =>
       collection.documents.get(filter["_id"])?.document["pending"]
         ? Promise.reject(new ModelError(0, "HostUnreachable"))

@@ -22,6 +22,7 @@ import {
   soon,
   storageErrorOf,
 } from "../support/postgres.ts";
+import { contend } from "../support/storage_cases.ts";
 import { startTcpProxy } from "../support/tcp_proxy.ts";
 
 const [, withPg] = drivers as [typeof drivers[0], typeof drivers[0]];
@@ -103,14 +104,7 @@ await withService("postgres", ({ test, service }) => {
       opened((one, connected) =>
         opened(async (two) => {
           const name = uniqueName("first");
-          const outcomes = await Promise.all(
-            Array.from(
-              { length: 20 },
-              (_, i) => [one, two][i % 2]!.execute(name, acquire(token())),
-            ),
-          );
-          assertEquals(outcomes.filter((o) => o.type === "granted").length, 1);
-          assertEquals(outcomes.filter((o) => o.type === "held").length, 19);
+          await contend(name, (i) => [one, two][i % 2]!);
           assertEquals((await guardsOf(connected, name)).length, 1);
         }, driver), driver));
 
@@ -124,17 +118,9 @@ await withService("postgres", ({ test, service }) => {
           const name = uniqueName("takeover");
           const dead = await grant(one, name, { ttlMs: 10 });
           await pause(30);
-          const outcomes = await Promise.all(
-            Array.from(
-              { length: 20 },
-              (_, i) => [one, two][i % 2]!.execute(name, acquire(token())),
-            ),
-          );
-          const granted = outcomes.filter((o) => o.type === "granted") as Granted[];
-          assertEquals(granted.length, 1);
-          assertEquals(outcomes.filter((o) => o.type === "held").length, 19);
-          assert(granted[0]!.fence > dead.fence);
-          assertEquals(await guardsOf(connected, name), [`${granted[0]!.fence}`]);
+          const next = await contend(name, (i) => [one, two][i % 2]!);
+          assert(next.fence > dead.fence);
+          assertEquals(await guardsOf(connected, name), [`${next.fence}`]);
         }, driver), driver));
   }
 

@@ -21,6 +21,7 @@ import {
   TTL_MS,
   uniqueName,
 } from "../support/commands.ts";
+import { contend } from "../support/storage_cases.ts";
 
 type Open = (options?: SqliteStorageOptions) => { storage: SqliteStorage; db: DatabaseSync };
 
@@ -141,14 +142,7 @@ Deno.test("of 20 concurrent acquires on 4 connections one wins, first and after 
     const storages = [1, 2, 3, 4].map(() => open().storage);
     const name = uniqueName("race");
     for (const ttlMs of [20, TTL_MS]) {
-      const outcomes = await Promise.all(
-        Array.from(
-          { length: 20 },
-          (_, i) => storages[i % 4]!.execute(name, acquire(token(), { ttlMs })),
-        ),
-      );
-      assertEquals(outcomes.filter(({ type }) => type === "granted").length, 1);
-      assertEquals(outcomes.filter(({ type }) => type === "held").length, 19);
+      await contend(name, (i) => storages[i % 4]!, { ttlMs });
       await new Promise((resolve) => setTimeout(resolve, 40));
     }
   }));

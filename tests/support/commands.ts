@@ -15,23 +15,15 @@ import type {
   RenewCommand,
 } from "../../src/core/record.ts";
 import type { LeaseStorage } from "../../src/core/storage.ts";
+import { acquireCommand } from "../../src/testing/check.ts";
+
+export { uniqueName } from "../../src/testing/check.ts";
 
 /** Long enough that no pause of a slow machine ends a lease in the middle of a test. */
 export const TTL_MS = 60_000;
 
 export function acquire(token: string, more: Partial<AcquireCommand> = {}): AcquireCommand {
-  return {
-    type: "acquire",
-    token,
-    permits: 1,
-    capacity: 1,
-    ttlMs: TTL_MS,
-    label: "",
-    queueMs: 0,
-    fair: false,
-    presumedDead: [],
-    ...more,
-  };
+  return acquireCommand(token, { ttlMs: TTL_MS, ...more });
 }
 
 export function renew(token: string, fence: number, ttlMs = TTL_MS): RenewCommand {
@@ -55,11 +47,6 @@ export const inspect = { type: "inspect" } as const;
 /** A token that no other test uses. */
 export function token(): string {
   return crypto.randomUUID();
-}
-
-/** A name that no other test uses, with characters that a key has to escape. */
-export function uniqueName(what: string): string {
-  return `${what} {é}/#?:${crypto.randomUUID().slice(0, 8)}`;
 }
 
 /** Acquires under a new token, and fails unless that is granted. */

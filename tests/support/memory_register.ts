@@ -24,7 +24,7 @@ export type RegisterFault =
 
 /** What a register was asked. */
 export interface RegisterRequest {
-  readonly type: "read" | "write";
+  readonly type: "read" | "glance" | "write";
   readonly name: string;
   readonly write?: Write;
   readonly change?: Change;
@@ -36,6 +36,8 @@ export interface MemoryRegisterOptions {
   readonly hasAbsent?: boolean;
   /** Whether a conflict hands over what is stored. */
   readonly handsOver?: boolean;
+  /** Whether the text alone can be read. */
+  readonly glances?: boolean;
   /** The server's clock, in milliseconds, where it has one. */
   readonly nowMs?: () => number;
 }
@@ -55,6 +57,7 @@ export class SharedValues {
 /** One client of shared values. */
 export class MemoryRegister implements Register<number | null> {
   readonly absent: null | undefined;
+  readonly glance?: (name: string) => Promise<string | null>;
   /** Everything that was asked, in order. */
   readonly requests: RegisterRequest[] = [];
   /** What goes wrong with the next writes; `undefined` for nothing. */
@@ -70,6 +73,13 @@ export class MemoryRegister implements Register<number | null> {
     this.#shared = shared;
     this.#options = options;
     if (options.hasAbsent ?? true) this.absent = null;
+    if (options.glances) {
+      this.glance = async (name) => {
+        this.#note({ type: "glance", name });
+        await Promise.resolve();
+        return this.#current(name).value;
+      };
+    }
   }
 
   key(name: string): string {

@@ -58,7 +58,7 @@ interface Stored {
 export class ModelCollection implements MongoCollection {
   readonly namespace = "model.locks";
   readonly documents = new Map<unknown, Stored>();
-  /** Called before each write, also of transactions: how long it takes to arrive. */
+  /** Called before each request, also of transactions: how long it takes to arrive. */
   delay: () => Promise<void> = turn;
   /** Called before each statement outside of transactions; what it throws ends the request there. */
   beforeStatement: (index: number) => void = () => {};
@@ -70,6 +70,11 @@ export class ModelCollection implements MongoCollection {
 
   constructor(clock: Clock) {
     this.#clock = clock;
+  }
+
+  async findOne(filter: MongoDocument): Promise<MongoDocument | null> {
+    await this.delay();
+    return structuredClone(this.documents.get(filter["_id"])?.document ?? null);
   }
 
   async findOneAndUpdate(filter: MongoDocument, update: MongoDocument): Promise<MongoDocument> {

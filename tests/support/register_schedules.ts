@@ -17,6 +17,7 @@ import {
   type Written,
 } from "../../src/core/register.ts";
 import { turn } from "../../src/testing/manual_clock.ts";
+import { acquire } from "./commands.ts";
 
 const TICK_MS = 1000;
 const TTL_MS = 2 * TICK_MS;
@@ -228,19 +229,7 @@ class Run {
   }
 
   #command({ token, held }: Client, what: string): Command | undefined {
-    if (what === "acquire") {
-      return {
-        type: "acquire",
-        token,
-        permits: 1,
-        capacity: 1,
-        ttlMs: TTL_MS,
-        label: "",
-        queueMs: 0,
-        fair: false,
-        presumedDead: [],
-      };
-    }
+    if (what === "acquire") return acquire(token, { ttlMs: TTL_MS });
     if (what === "release") return { type: "release", token, keepMs: 0, spentMs: TTL_MS };
     return held && { type: "renew", token, fence: held.fence, ttlMs: TTL_MS };
   }
