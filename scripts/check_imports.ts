@@ -2,6 +2,7 @@
  * Checks that dependencies point inward and that ambient things stay at the edge:
  * `deno task check:imports`.
  */
+import { typescriptFiles } from "./typescript_files.ts";
 
 /** Who may import what, by folder; the first rule that fits a file counts. */
 const RULES: readonly { files: RegExp; mayImport: RegExp; why: string }[] = [
@@ -32,14 +33,6 @@ const RULES: readonly { files: RegExp; mayImport: RegExp; why: string }[] = [
 const AMBIENT =
   /\b(Date\b|performance\.|setTimeout|setInterval|Math\.random|crypto\.|console\.|Deno\.|process\.|fetch\()/;
 const AMBIENT_FILES = /^src\/core\/(clock|entropy)\.ts$/;
-
-async function* typescriptFiles(folder: string): AsyncGenerator<string> {
-  for await (const entry of Deno.readDir(folder)) {
-    const path = `${folder}/${entry.name}`;
-    if (entry.isDirectory) yield* typescriptFiles(path);
-    else if (entry.name.endsWith(".ts")) yield path;
-  }
-}
 
 /** The path, from the top, of what a file imports. */
 function resolve(file: string, specifier: string): string {

@@ -3,17 +3,10 @@
  * a written reason: `deno task promises`.
  */
 import { behaviours, guarantees, reasons } from "../tests/promises.ts";
+import { typescriptFiles } from "./typescript_files.ts";
 
 /** A test file with the promises that its tests name. */
 const COVERS = /\/\/ covers: ([GS\d. ]+)$|covers: \[([^\]]*)\]/gm;
-
-async function* typescriptFiles(folder: string): AsyncGenerator<string> {
-  for await (const entry of Deno.readDir(folder)) {
-    const path = `${folder}/${entry.name}`;
-    if (entry.isDirectory) yield* typescriptFiles(path);
-    else if (entry.name.endsWith(".ts")) yield path;
-  }
-}
 
 /** Which places show a promise: `file:line`. */
 async function collect(): Promise<Map<string, string[]>> {

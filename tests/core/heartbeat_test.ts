@@ -70,6 +70,29 @@ function counting(): { world: World; storage: CountingStorage } {
   return { world, storage: new CountingStorage(world.clock) };
 }
 
+/** How often a timer was set since. */
+function countTimers({ clock }: World): { count: number } {
+  const timers = { count: 0 };
+  const setTimer = clock.setTimer.bind(clock);
+  clock.setTimer = (ms, callback) => {
+    timers.count++;
+    return setTimer(ms, callback);
+  };
+  return timers;
+}
+
+/** Fails unless the next request is a renewal, so many milliseconds from now. */
+async function assertRenewsIn(world: World, ms: number): Promise<void> {
+  await world.clock.advance(ms - 1);
+  assertEquals(world.sent(), "");
+  await world.clock.advance(1);
+  assertEquals(world.sent(), "renew");
+}
+
+function statuses(leases: readonly Lease[]): string[] {
+  return leases.map((lease) => lease.status);
+}
+
 /** Leases of so many names. */
 function acquireMany(
   world: World,
@@ -100,10 +123,8 @@ Deno.test("a lease is renewed every third of its ttl, and not before", async () 
 Deno.test("renewEveryMs says how often", async () => {
   const world = new World();
   await world.lock({ ttlMs: 3000, renewEveryMs: 1500 }).acquire();
-  await world.clock.advance(1499);
   assertEquals(world.sent(), "acquire");
-  await world.clock.advance(1);
-  assertEquals(world.sent(), "renew");
+  await assertRenewsIn(world, 1500);
 });
 
 // covers: S1.4 S1.23
@@ -128,10 +149,7 @@ Deno.test("after a stall a lease is renewed once, and the next time a full perio
   world.clock.freeze(20_000);
   await world.clock.advance(0);
   assertEquals(world.sent(), "renew");
-  await world.clock.advance(999);
-  assertEquals(world.sent(), "");
-  await world.clock.advance(1);
-  assertEquals(world.sent(), "renew");
+  await assertRenewsIn(world, 1000);
 });
 
 Deno.test("a renewal whose answer takes longer than the period is not joined by a second", async () => {
@@ -229,10 +247,7 @@ Deno.test("a renewal that succeeds after failures brings the usual period back",
     "acquire renew renew renew renew",
     "acquired renewFailed renewFailed renewFailed renewed",
   ]);
-  await world.clock.advance(987);
-  assertEquals(world.sent(), "");
-  await world.clock.advance(1);
-  assertEquals(world.sent(), "renew");
+  await assertRenewsIn(world, 988);
 });
 
 // covers: G11
@@ -285,18 +300,12 @@ Deno.test("a renewal that is refused is the end, and the others go on", async ()
 Deno.test("ttls of 10 ms are held, without a busy loop", async () => {
   const world = new World();
   const lease = await world.lock({ ttlMs: 10 }).acquire();
-  let timers = 0;
-  const { clock } = world;
-  const setTimer = clock.setTimer.bind(clock);
-  clock.setTimer = (ms, callback) => {
-    timers++;
-    return setTimer(ms, callback);
-  };
-  await clock.advance(1000);
+  const timers = countTimers(world);
+  await world.clock.advance(1000);
   const renewals = world.sent().split(" ").length - 1;
   assertEquals(lease.status, "held");
   assert(renewals >= 300 && renewals <= 340, `${renewals} renewals`);
-  assert(timers <= 1500, `${timers} timers`);
+  assert(timers.count <= 1500, `${timers.count} timers`);
 });
 
 for (const ttlMs of [10, 20, 40, 80]) {
@@ -323,15 +332,9 @@ Deno.test("a lease of 10 ms whose storage fails is lost in time, without a busy 
 Deno.test("the loop of a long lease looks at the clocks four times a second, and no more", async () => {
   const world = new World();
   await world.lock({ ttlMs: 30 * 24 * 3_600_000 }).acquire();
-  let looks = 0;
-  const { clock } = world;
-  const setTimer = clock.setTimer.bind(clock);
-  clock.setTimer = (ms, callback) => {
-    looks++;
-    return setTimer(ms, callback);
-  };
-  await clock.advance(60_000);
-  assertEquals(looks, 240);
+  const looks = countTimers(world);
+  await world.clock.advance(60_000);
+  assertEquals(looks.count, 240);
 });
 
 // Many at once.
@@ -386,15 +389,9 @@ Deno.test("while no more renewals can be sent, the loop looks every 20 ms and no
   await acquireMany(world, withoutWatch(storage), 100, { ttlMs: 30_000 });
   storage.delayMs = 1e9;
   await world.clock.advance(10_000);
-  let looks = 0;
-  const { clock } = world;
-  const setTimer = clock.setTimer.bind(clock);
-  clock.setTimer = (ms, callback) => {
-    looks++;
-    return setTimer(ms, callback);
-  };
-  await clock.advance(1000);
-  assert(looks <= 51, `${looks} looks`);
+  const looks = countTimers(world);
+  await world.clock.advance(1000);
+  assert(looks.count <= 51, `${looks.count} looks`);
 });
 
 Deno.test("of many renewals in one request each stands alone", async () => {
@@ -406,7 +403,7 @@ Deno.test("of many renewals in one request each stands alone", async () => {
       i === 2 ? { status: "rejected", reason: new StorageError("no", { transient: true }) } : r
     );
   await world.clock.advance(1001);
-  assertEquals(leases.map((lease) => lease.status), ["held", "lost", "held", "held"]);
+  assertEquals(statuses(leases), ["held", "lost", "held", "held"]);
   storage.spoil = (r) => r;
   storage.renewals();
   await world.clock.advance(20);
@@ -434,12 +431,12 @@ for (const [what, spoil] of spoilings) {
     const { executeAll } = storage;
     spoil(storage);
     await world.clock.advance(2005);
-    assertEquals(leases.map((lease) => lease.status), ["held", "held", "held"]);
+    assertEquals(statuses(leases), ["held", "held", "held"]);
     storage.executeAll = executeAll;
     storage.spoil = (r) => r;
     storage.delayMs = 0;
     await world.clock.advance(5000);
-    assertEquals(leases.map((lease) => lease.status), ["held", "held", "held"]);
+    assertEquals(statuses(leases), ["held", "held", "held"]);
     await Promise.all(leases.map((lease) => lease.release()));
   });
 }
@@ -471,7 +468,7 @@ Deno.test("a lease that is released by the listener of another one's loss harms 
   for (const name of ["a", "b", "c"]) leases.push(await lock.withName(name).acquire());
   await world.other({ name: "a" }).forceRelease();
   await world.clock.advance(5000);
-  assertEquals(leases.map((lease) => lease.status), ["lost", "released", "held"]);
+  assertEquals(statuses(leases), ["lost", "released", "held"]);
 });
 
 Deno.test("10,000 leases take at most 40 requests a second, and no timer is left after their release", async () => {
