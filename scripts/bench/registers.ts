@@ -1,6 +1,6 @@
 /**
- * Holdfast over DynamoDB, Postgres, MongoDB, SQLite and Deno KV against each product's own bare minimum, in one
- * run on one machine: requests counted, the cycle as a ratio, and 8 processes on one lock.
+ * Holdfast over DynamoDB, Postgres, MongoDB, SQLite and Deno KV against each product's own bare minimum and other
+ * libraries, in one run on one machine: requests counted, the cycle as a ratio, and 8 processes on one lock.
  * `deno task bench:registers [--quick] [--only NAME] [--out FILE]`
  *
  * @module
@@ -12,7 +12,8 @@ import { countCycle } from "./count_cycle.ts";
 import { runCrowd } from "./crowd.ts";
 import type { Opened, Product, Running } from "./product.ts";
 import { products } from "./products.ts";
-import { median, printTable, type Row } from "./report.ts";
+import { registerPeers, type RunningPeer, startPeer } from "./register_peers.ts";
+import { median, medianMs, printTable, type Row } from "./report.ts";
 
 const { values } = parseArgs({
   args: Deno.args,
@@ -42,7 +43,7 @@ async function countRequests(product: Product, opened: Opened): Promise<void> {
 }
 
 /** In turns, so that whatever else the machine does meets all of them. */
-async function measureCycle(product: Product, opened: Opened): Promise<void> {
+async function measureCycle(product: Product, { place }: Running, opened: Opened): Promise<void> {
   const lock = new Lock({ storage: opened.storage, name: crypto.randomUUID(), ttlMs: 30_000 });
   const key = crypto.randomUUID();
   const { bare } = opened;
@@ -54,23 +55,36 @@ async function measureCycle(product: Product, opened: Opened): Promise<void> {
     "holdfast": async () => (await lock.acquire()).release(),
     ...opened.others,
   };
-  const timesMs = new Map(Object.keys(works).map((name) => [name, [] as number[]]));
+  const contestants = new Map(
+    Object.entries(works).map(([name, work]) => [name, (n: number) => medianMs(n, work)]),
+  );
+  const peers = await startPeers(product, place);
+  for (const [name, peer] of peers) contestants.set(name, peer.cycles);
+  const timesMs = new Map([...contestants.keys()].map((name) => [name, [] as number[]]));
   for (let round = -2; round < sizes.rounds; round++) {
-    for (const [name, work] of Object.entries(works)) {
-      const times: number[] = [];
-      for (let i = 0; i < sizes.cycles; i++) {
-        const startMs = performance.now();
-        await work();
-        times.push(performance.now() - startMs);
-      }
-      if (round >= 0) timesMs.get(name)!.push(median(times));
+    for (const [name, cycles] of contestants) {
+      const ms = await cycles(sizes.cycles);
+      if (round >= 0) timesMs.get(name)!.push(ms);
     }
   }
+  for (const peer of peers.values()) await peer.stop();
   const floor = timesMs.get("two conditional writes")!;
   for (const [name, times] of timesMs) {
     const ratio = median(times.map((ms, i) => ms / floor[i]!));
     tables.cycle.push([product.name, name, median(times).toFixed(3), ratio.toFixed(2)]);
   }
+}
+
+/** The peers that run on a product; for the others the table says why not. */
+async function startPeers(product: Product, place: string): Promise<Map<string, RunningPeer>> {
+  const running = new Map<string, RunningPeer>();
+  for (const peer of registerPeers) {
+    if (peer.product !== product.name) continue;
+    const started = await startPeer(peer, place);
+    if (typeof started !== "string") running.set(peer.name, started);
+    else tables.cycle.push([product.name, peer.name, "-", `cannot run: ${started}`]);
+  }
+  return running;
 }
 
 /** Eight processes add to one number: under our lock, under a bare one, and by swapping it. */
@@ -109,7 +123,7 @@ for (const product of products) {
     await using running = await product.start();
     const opened = await product.open(running.place);
     await countRequests(product, opened);
-    await measureCycle(product, opened);
+    await measureCycle(product, running, opened);
     await contend(product, running, opened);
     await opened.close();
   } catch (error) {

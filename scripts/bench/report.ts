@@ -15,6 +15,17 @@ export function median(values: readonly number[]): number {
   return quantile(values, 0.5);
 }
 
+/** Does something so many times, one after the other, and says how long the one in the middle took. */
+export async function medianMs(count: number, work: () => Promise<unknown>): Promise<number> {
+  const times: number[] = [];
+  for (let i = 0; i < count; i++) {
+    const startMs = performance.now();
+    await work();
+    times.push(performance.now() - startMs);
+  }
+  return median(times);
+}
+
 /** One line of a table. */
 export type Row = readonly (string | number)[];
 

@@ -51,7 +51,10 @@ export function peerPlots(tables: PeerTables): Record<string, string> {
 /** The plots of the products with compare-and-swap, by file name. */
 export function registerPlots(tables: RegisterTables): Record<string, string> {
   const label = (row: Row): string => `${row[0]}: ${row[1]}`;
-  const compared = tables.cycle.filter(([, what]) => what !== "two conditional writes");
+  // A peer that cannot run has the reason instead of a ratio.
+  const compared = tables.cycle.filter(([, what, , ratio]) =>
+    what !== "two conditional writes" && !Number.isNaN(Number(ratio))
+  );
   const hot = tables.hot.filter(([, what]) => what === "holdfast");
   return {
     "registers_cycle.svg": bars(
