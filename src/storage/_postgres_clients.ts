@@ -99,7 +99,8 @@ export interface ListenOptions {
  * import postgres from "postgres";
  * import { PostgresStorage, postgresJs } from "@holdfast/lock/postgres";
  *
- * const storage = new PostgresStorage(postgresJs(postgres("postgres://localhost/app")));
+ * const sql = postgres("postgres://localhost/app", { fetch_types: false });
+ * const storage = new PostgresStorage(postgresJs(sql));
  * ```
  *
  * @param sql the client; its pool needs a connection beside those of fenced transactions

@@ -9,6 +9,8 @@
  * A command is a read and one conditional write, each a statement of its own: there is no session state, so
  * it works through a transaction pooler. Give it the primary, not a replica, and a connection beside those
  * of your fenced transactions. The role needs `SELECT`, `INSERT`, `UPDATE` and `DELETE` on both tables.
+ * Give the client `postgres` (3.4.9) the option `fetch_types: false`: otherwise it asks for array types when
+ * it connects, and a server that dies meanwhile ends your process by a rejection that nobody can handle.
  *
  * @example
  * ```ts ignore
@@ -16,7 +18,7 @@
  * import { Lock } from "@holdfast/lock";
  * import { fenced, postgresJs, PostgresStorage } from "@holdfast/lock/postgres";
  *
- * const sql = postgres("postgres://localhost/app");
+ * const sql = postgres("postgres://localhost/app", { fetch_types: false });
  * const storage = new PostgresStorage(postgresJs(sql));
  * await storage.migrate();
  * const lock = new Lock({ storage, name: "invoice:42" });
