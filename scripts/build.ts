@@ -3,7 +3,7 @@
  * self-contained ESM file per adapter, and with `--npm` the npm package. Prints the sizes, and fails when
  * one is over its budget or when anything under `mod.ts` reaches for a Node, Deno or Bun API.
  *
- * `deno task build [--npm]`
+ * `deno task build [--npm] [--out FOLDER]`
  */
 import * as esbuild from "esbuild";
 import { gzipSync } from "node:zlib";
@@ -21,7 +21,7 @@ const FOREIGN = /\b(Deno|Bun|process|Buffer|require|__dirname)\s*[.([]/;
 
 /** The size of one bundle. */
 export interface Size {
-  /** The file below `dist/`. */
+  /** The name of the file. */
   readonly file: string;
   /** Bytes, minified. */
   readonly minified: number;
@@ -50,10 +50,14 @@ async function bundle(source: string, outfile?: string): Promise<Uint8Array> {
   return outfile === undefined ? result.outputFiles![0]!.contents : await Deno.readFile(outfile);
 }
 
-/** Writes all bundles into `dist/`. */
-export async function buildBundles(): Promise<Size[]> {
-  await Deno.mkdir("dist", { recursive: true });
-  const core = await bundle(`export * from "./mod.ts";`, "dist/holdfast.js");
+/**
+ * Writes all bundles.
+ *
+ * @param out the folder for them
+ */
+export async function buildBundles(out = "dist"): Promise<Size[]> {
+  await Deno.mkdir(out, { recursive: true });
+  const core = await bundle(`export * from "./mod.ts";`, `${out}/holdfast.js`);
   const foreign = FOREIGN.exec(new TextDecoder().decode(core));
   if (foreign) throw new Error(`Cannot run in a browser as mod.ts reaches for ${foreign[1]}`);
   const coreGzip = gzipSync(core, { level: 9 }).length;
@@ -69,7 +73,7 @@ export async function buildBundles(): Promise<Size[]> {
   for (const [entry, path] of Object.entries(config.exports)) {
     if (entry === "." || OTHERS.includes(entry)) continue;
     const file = `${entry.slice(2)}.js`;
-    const alone = await bundle(`export * from "${path}";`, `dist/${file}`);
+    const alone = await bundle(`export * from "${path}";`, `${out}/${file}`);
     const both = await bundle(`export * from "./mod.ts"; export * from "${path}";`);
     sizes.push({
       file,
@@ -133,10 +137,13 @@ async function run(command: string, args: string[]): Promise<void> {
 }
 
 if (import.meta.main) {
-  const { values } = parseArgs({ args: Deno.args, options: { npm: { type: "boolean" } } });
-  const sizes = await buildBundles();
+  const { values } = parseArgs({
+    args: Deno.args,
+    options: { npm: { type: "boolean" }, out: { type: "string" } },
+  });
+  const sizes = await buildBundles(values.out);
   await esbuild.stop();
   printSizes(sizes);
-  if (values.npm) console.log(await buildNpmPackage());
+  if (values.npm) console.log(await buildNpmPackage(values.out));
   if (sizes.some(({ adds, budget }) => adds > budget)) Deno.exit(1);
 }

@@ -1,37 +1,11 @@
-import type { LeaseStorage } from "../../mod.ts";
-import { DenoKvStorage, fencedCommit } from "../../src/storage/deno_kv.ts";
-import { type ContractSubject, testLeaseStorage } from "../../src/testing/mod.ts";
+import { DenoKvStorage } from "../../src/storage/deno_kv.ts";
+import { testLeaseStorage } from "../../src/testing/mod.ts";
 import { startKvConnect } from "../support/kv_connect.ts";
+import { denoKvSubject } from "../support/deno_kv_subject.ts";
 import { startKvProcess } from "../support/deno_kv_process.ts";
 
 /** All clients are on one machine. */
 const OPTIONS = { maxClockSkewMs: 0 };
-
-function subject(
-  kv: Deno.Kv,
-  clients: readonly [LeaseStorage, LeaseStorage],
-  close: () => Promise<void>,
-): ContractSubject {
-  const record = (name: string) => ["holdfast", "lock", name];
-  return {
-    clients,
-    async fencedWrite(lease, resource, value) {
-      const { ok } = await fencedCommit(kv, lease, (op) => op.set(["resource", resource], value));
-      if (!ok) throw new Error("A commit without checks of its own failed");
-    },
-    readResource: async (resource) =>
-      (await kv.get<string>(["resource", resource])).value ?? undefined,
-    async writeRaw(name, text) {
-      await kv.set(record(name), new TextEncoder().encode(text));
-    },
-    async readRaw(name) {
-      const { value } = await kv.get<Uint8Array>(record(name));
-      return value ? new TextDecoder().decode(value) : undefined;
-    },
-    forget: (name) => kv.delete(record(name)),
-    close,
-  };
-}
 
 await testLeaseStorage({
   name: "deno-kv memory",
@@ -39,7 +13,7 @@ await testLeaseStorage({
   setup: async () => {
     const kv = await Deno.openKv(":memory:");
     const clients = [new DenoKvStorage(kv, OPTIONS), new DenoKvStorage(kv, OPTIONS)] as const;
-    return subject(kv, clients, () => Promise.resolve(kv.close()));
+    return denoKvSubject(kv, clients, () => Promise.resolve(kv.close()));
   },
 });
 
@@ -51,7 +25,7 @@ await testLeaseStorage({
     const handles = [await Deno.openKv(`${folder}/kv`), await Deno.openKv(`${folder}/kv`)] as const;
     const [a, b] = handles;
     const clients = [new DenoKvStorage(a, OPTIONS), new DenoKvStorage(b, OPTIONS)] as const;
-    return subject(b, clients, async () => {
+    return denoKvSubject(b, clients, async () => {
       for (const kv of handles) kv.close();
       await Deno.remove(folder, { recursive: true });
     });
@@ -65,7 +39,7 @@ await testLeaseStorage({
     const folder = await Deno.makeTempDir();
     const kv = await Deno.openKv(`${folder}/kv`);
     const other = startKvProcess(`${folder}/kv`);
-    return subject(kv, [new DenoKvStorage(kv, OPTIONS), other.storage], async () => {
+    return denoKvSubject(kv, [new DenoKvStorage(kv, OPTIONS), other.storage], async () => {
       await other.close();
       kv.close();
       await Deno.remove(folder, { recursive: true });
@@ -83,7 +57,7 @@ await testLeaseStorage({
     const options = { ...OPTIONS, location: "remote" } as const;
     const [a, b] = handles;
     const clients = [new DenoKvStorage(a, options), new DenoKvStorage(b, options)] as const;
-    return subject(b, clients, async () => {
+    return denoKvSubject(b, clients, async () => {
       for (const kv of handles) kv.close();
       await server.close();
     });

@@ -17,6 +17,19 @@ export interface Server {
   readonly notify: boolean;
 }
 
+/** Runs a test that needs nothing. */
+export async function ended({ name, run }: {
+  readonly name: string;
+  readonly run: () => Promise<void>;
+}): Promise<Ended> {
+  try {
+    await run();
+    return { name };
+  } catch (error) {
+    return { name, error: String((error as Error)?.stack ?? error) };
+  }
+}
+
 /** Runs one test. */
 async function runOne(test: ContractTest, server: Server): Promise<Ended> {
   const { url, token, notify } = server;
@@ -30,11 +43,9 @@ async function runOne(test: ContractTest, server: Server): Promise<Ended> {
       keepAlive: false,
     });
   const subject = upstashSubject(connect, notify);
+  const { name } = test;
   try {
-    await test.run(subject);
-    return { name: test.name };
-  } catch (error) {
-    return { name: test.name, error: String((error as Error)?.stack ?? error) };
+    return await ended({ name, run: () => test.run(subject) });
   } finally {
     await subject.close();
   }

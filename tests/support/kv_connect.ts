@@ -156,7 +156,7 @@ export function startKvConnect(): KvConnectServer {
       },
       cancel: () => void watchers.delete(watcher),
     });
-    return reply(stream);
+    return reply(stream, "application/octet-stream");
   }
 
   /** All watched keys as they are now, with their length in front. */
@@ -193,6 +193,9 @@ function entry(row: Row): Uint8Array {
     .bytes(4, row.versionstamp).finish();
 }
 
-function reply(body: Uint8Array<ArrayBuffer> | ReadableStream<Uint8Array>): Response {
-  return new Response(body, { headers: { "content-type": "application/x-protobuf" } });
+function reply(
+  body: Uint8Array<ArrayBuffer> | ReadableStream<Uint8Array>,
+  type = "application/x-protobuf",
+): Response {
+  return new Response(body, { headers: { "content-type": type } });
 }
