@@ -40,7 +40,7 @@ export type Tried =
 const REFRESH = 0.75;
 
 /** The pause after a hint for a waiter that lost the race for the last one, in milliseconds. */
-const RACE_MS = { min: 6, max: 24 };
+const RACE_MS = { min: 8, max: 32 };
 
 /** So many races may be lost in a row. */
 const MAX_RACES = 3;

@@ -503,7 +503,7 @@ Deno.test("a waiter that lost the race for a hint is slower to follow the next o
     while (world.sent() === "") await world.clock.advance(0.5);
     afterMs.push(world.clock.read().monotonicMs - startMs);
   }
-  assertEquals(afterMs, [0.5, 3, 6]);
+  assertEquals(afterMs, [0.5, 4, 8]);
   await rival.giveBack();
   await world.clock.advance(10);
   await (await waiting).release();
