@@ -2,7 +2,7 @@
  * Checks the budgets of size, requests and time by counting and measuring, on servers that it starts.
  *
  * `deno task budgets` ends with status 1 if one is over; with `--report` it only prints. A product whose server is
- * not there is left out and named.
+ * not there is left out and named. What a busy machine disturbs is measured again, twice at most.
  *
  * @module
  */
@@ -43,15 +43,32 @@ interface Line {
   readonly what: string;
   readonly limit: string;
   readonly measured: string;
-  readonly ok: boolean;
+  /** "ok", "OVER", or what it is held to. */
+  readonly verdict: string;
 }
 
 const lines: Line[] = [];
 
-function atMost(what: string, limit: number, measured: number, unit = ""): void {
+/** `heldAt`: what a budget that is not kept yet is held to. */
+function atMost(what: string, limit: number, measured: number, unit = "", heldAt = limit): void {
   const digits = Number.isInteger(measured) ? 0 : 2;
   const text = `${measured.toFixed(digits)}${unit}`;
-  lines.push({ what, limit: `${limit}${unit}`, measured: text, ok: measured <= limit });
+  const verdict = measured <= limit
+    ? "ok"
+    : measured <= heldAt
+    ? `held at ${heldAt}${unit}`
+    : "OVER";
+  lines.push({ what, limit: `${limit}${unit}`, measured: text, verdict });
+}
+
+/** Adds lines, and measures again while one of them is over. */
+async function settled(measure: () => Promise<void>): Promise<void> {
+  const start = lines.length;
+  for (let tries = 1;; tries++) {
+    await measure();
+    if (tries === 3 || lines.slice(start).every(({ verdict }) => verdict !== "OVER")) return;
+    lines.length = start;
+  }
 }
 
 async function pause(ms: number): Promise<void> {
@@ -69,7 +86,8 @@ async function checkCycle(
   const measured = `${first.join(" / ")}, then ${later.join(" / ")}`;
   const ok = [...first, ...later].every((count) => count <= limit);
   const limits = [limit, limit, limit].join(" / ");
-  lines.push({ what: `round trips of a cycle, ${name}`, limit: limits, measured, ok });
+  const verdict = ok ? "ok" : "OVER";
+  lines.push({ what: `round trips of a cycle, ${name}`, limit: limits, measured, verdict });
 }
 
 async function checkProducts(): Promise<void> {
@@ -200,13 +218,9 @@ async function checkHeld(): Promise<void> {
 async function checkSizes(): Promise<void> {
   const sizes = await buildBundles();
   await esbuild.stop();
-  for (const { file, adds, budget } of sizes) {
-    atMost(
-      `${file}, minified and gzip${file === "holdfast.js" ? "" : ", adds"}`,
-      budget,
-      adds,
-      " B",
-    );
+  for (const { file, adds, budget, limit } of sizes) {
+    const what = `${file}, minified and gzip${file === "holdfast.js" ? "" : ", adds"}`;
+    atMost(what, budget, adds, " B", limit);
   }
 }
 
@@ -229,16 +243,16 @@ await Promise.all((["Redis", "Upstash"] as const).flatMap((kind) => [
   checkWaiter(kind, false),
   checkWaiter(kind, true),
 ]));
-await checkCrowd();
-await checkHandover();
-await checkHeld();
+await settled(checkCrowd);
+await settled(checkHandover);
+await settled(checkHeld);
 
-const rows: Row[] = lines.map(({ what, limit, measured, ok }) => [
+const rows: Row[] = lines.map(({ what, limit, measured, verdict }) => [
   what,
   limit,
   measured,
-  ok ? "ok" : "OVER",
+  verdict,
 ]);
 printTable("Budgets", ["budget", "at most", "measured", ""], rows);
 if (values.out) await Deno.writeTextFile(values.out, JSON.stringify(lines, null, 2));
-Deno.exit(values.report || lines.every(({ ok }) => ok) ? 0 : 1);
+Deno.exit(values.report || lines.every(({ verdict }) => verdict !== "OVER") ? 0 : 1);
