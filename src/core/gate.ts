@@ -13,6 +13,8 @@ import type { LeaseStorage } from "./storage.ts";
 
 /** Who stands in a line: a waiter, or a holder that is not out of the way yet. */
 interface Place {
+  /** Who came first has the smaller number. */
+  readonly order: number;
   readonly permits: number;
   wake: () => void;
   /** For how long the others have to believe that it is alive. */
@@ -34,6 +36,7 @@ const gates = new WeakMap<LeaseStorage, Gate>();
 /** The lines of one process in front of one storage. */
 export class Gate {
   readonly #lines = new Map<string, Line>();
+  #joined = 0;
 
   /** The gate of a storage. */
   static of(storage: LeaseStorage): Gate {
@@ -61,7 +64,8 @@ export class Gate {
 
   /** Takes the last place in the line of a lock. `wake` is called when it is worth looking again. */
   join(name: string, permits: number, capacity: number, wake: () => void): Turn {
-    const place: Place = { permits, wake, trustedMs: () => UNTIL_PROMISED_MS };
+    const order = this.#joined++;
+    const place: Place = { order, permits, wake, trustedMs: () => UNTIL_PROMISED_MS };
     const line = this.line(name);
     line.waiters.push(place);
     return new Turn(this, name, capacity, line, place);
@@ -100,7 +104,8 @@ export class Turn {
 
   /**
    * For how long this place has to wait for whoever is in front, in milliseconds. Whoever did not act in
-   * time loses its place, so that no hint goes to the dead; one that comes back stands at the end.
+   * time loses its place, so that no hint goes to the dead; one that comes back has it again, because its
+   * ticket in the storage is still in front of those of whoever passed it.
    *
    * @returns 0 if it may talk to the storage
    */
@@ -108,7 +113,9 @@ export class Turn {
     let at = this.#line.waiters.indexOf(this.#place);
     if (at < 0) {
       this.#line = this.#gate.line(this.#name);
-      at = this.#line.waiters.push(this.#place) - 1;
+      const { waiters } = this.#line;
+      at = waiters.filter(({ order }) => order < this.#place.order).length;
+      waiters.splice(at, 0, this.#place);
     }
     const { waiters } = this.#line;
     while (at > 0) {

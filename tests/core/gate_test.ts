@@ -142,14 +142,17 @@ Deno.test("hints go to those who are alive, not to a dead waiter in front of the
   assertEquals([line.taken(), c.blockedMs(at(60))], ["c", 0]);
 });
 
-Deno.test("a waiter that was passed and comes back stands at the end", () => {
+Deno.test("a waiter that was passed and comes back stands where it stood", () => {
   const line = new Line();
   const slow = line.waiter("slow", 50);
   const b = line.waiter("b", 1000);
   assertEquals(b.blockedMs(at(60)), 0);
-  assertEquals(slow.blockedMs(at(70)), 930);
-  b.leave();
-  assertEquals([line.taken(), slow.blockedMs(at(80))], ["slow", 0]);
+  const c = line.waiter("c", 1000);
+  assertEquals(slow.blockedMs(at(70)), 0);
+  slow.promise({ since: at(70), ms: 50 });
+  assertEquals([b, c].map((turn) => turn.blockedMs(at(75))), [45, 925]);
+  slow.leave();
+  assertEquals([line.taken(), b.blockedMs(at(80))], ["b", 0]);
 });
 
 Deno.test("a waiter that was passed and comes back to an empty line stands in the line of the others", () => {
@@ -159,7 +162,9 @@ Deno.test("a waiter that was passed and comes back to an empty line stands in th
   assertEquals(b.blockedMs(at(60)), 0);
   b.leave();
   const c = line.waiter("c", 1000);
-  assertEquals([c.blockedMs(at(60)), slow.blockedMs(at(70))], [0, 930]);
+  assertEquals([c.blockedMs(at(60)), slow.blockedMs(at(70))], [0, 0]);
+  slow.promise({ since: at(70), ms: 50 });
+  assertEquals(c.blockedMs(at(80)), 40);
   slow.leave();
   c.leave();
   line.taken();
