@@ -121,6 +121,7 @@ class Simulation {
       requestTimeoutMs: scenario.requestTimeoutMs,
       latestUs: () => this.#clocksUs(Math.max),
       isOutside: (process, sinceMs) => this.#isOutside(process, sinceMs),
+      onAcquire: (token) => this.#liveness.asks(token),
       onLoss: (what) => this.#strange(what),
     });
     const liveness = this.#liveness = new Liveness(world, ledger, {

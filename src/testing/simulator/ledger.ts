@@ -63,8 +63,6 @@ interface Account {
   wasLost: boolean;
   /** All holdings that ever were, by token and fence. */
   readonly granted: Map<string, Holder>;
-  /** Their tokens. */
-  readonly tokens: Set<string>;
   /** How each of them ended. */
   readonly ends: Map<string, End>;
   readonly over: Map<string, Over>;
@@ -102,11 +100,6 @@ export class Ledger {
   /** How a holding ended; `undefined` while it is in the record. */
   endOf(name: string, token: string, fence: number): End | undefined {
     return this.#account(name).ends.get(`${token} ${fence}`);
-  }
-
-  /** Whether a token ever held: a ticket that a late copy left for it is nobody's. */
-  wasGranted(name: string, token: string): boolean {
-    return this.#account(name).tokens.has(token);
   }
 
   /** What a holding takes; `undefined` if there never was one. */
@@ -255,7 +248,6 @@ export class Ledger {
     const oldMs = given ? given.expiresAtMs : 0;
     this.#checkExpiry(change, holder, Math.max(oldMs, this.#latestMs(change)));
     account.granted.set(`${token} ${fence}`, holder);
-    account.tokens.add(asked);
     this.#world.log("server", `${name} grants ${fence} to ${token}`);
     this.#world.count("grants");
     this.onGrant?.(name);
@@ -401,7 +393,6 @@ export class Ledger {
         topFence: 0,
         wasLost: false,
         granted: new Map(),
-        tokens: new Set(),
         ends: new Map(),
         over: new Map(),
         overCount: 0,

@@ -3,7 +3,6 @@
  *
  * @module
  */
-import type { Ticket } from "../../core/record.ts";
 import { isLive, type Ledger } from "./ledger.ts";
 import type { Process } from "./process.ts";
 import type { World } from "./world.ts";
@@ -32,18 +31,6 @@ export interface LivenessOptions {
   readonly marginMs: number;
 }
 
-/** Whether a ticket is of a process that has as many waiters as tickets: nobody else knows more of it. */
-function isWaiting(
-  token: string,
-  tickets: readonly Ticket[],
-  waiters: readonly Waiter[],
-): boolean {
-  const { process } = waiters.find((w) => token.endsWith(`-${w.process.id}`)) ?? {};
-  if (!process) return false;
-  const own = tickets.filter((t) => t.token.endsWith(`-${process.id}`));
-  return own.length <= waiters.filter((w) => w.process === process).length;
-}
-
 /** Who waits, and since when in vain. */
 export class Liveness {
   readonly #world: World;
@@ -52,6 +39,8 @@ export class Liveness {
   readonly #waiters = new Set<Waiter>();
   readonly #freeSinceMs = new Map<string, number>();
   #calmSinceUs = Infinity;
+  /** Tokens that somebody asked with since then: what a fault left behind asks for nothing. */
+  readonly #asked = new Set<string>();
 
   constructor(world: World, ledger: Ledger, options: LivenessOptions) {
     this.#world = world;
@@ -63,6 +52,11 @@ export class Liveness {
   /** From now on nothing goes wrong. */
   calm(): void {
     this.#calmSinceUs = this.#options.latestUs();
+  }
+
+  /** Someone asks for a lock. */
+  asks(token: string): void {
+    if (this.#calmSinceUs < Infinity) this.#asked.add(token);
   }
 
   /** Someone waits; to be given back when it does not any more. */
@@ -99,9 +93,7 @@ export class Liveness {
     const earliestUs = this.#options.earliestUs();
     const live = holders.filter((h) => isLive(h, earliestUs));
     const queued = tickets.filter((t) => t.fair && isLive(t, earliestUs));
-    const mayWait = ({ token }: Ticket): boolean =>
-      !this.#ledger.wasGranted(name, token) && isWaiting(token, queued, waiters);
-    if (!queued.every(mayWait)) return false;
+    if (!queued.every((t) => this.#asked.has(t.token))) return false;
     const taken = live.reduce((sum, h) => sum + h.permits, 0);
     return waiters.every(({ permits, capacity }) =>
       taken + permits <= capacity && live.every((h) => h.capacity === capacity)

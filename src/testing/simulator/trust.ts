@@ -58,6 +58,8 @@ export interface TrustOptions {
   readonly requestTimeoutMs: number;
   /** The instant by the storage's clock, in microseconds; the latest of the clients' where it has none. */
   readonly latestUs: () => number;
+  /** Told of each token that somebody asks with. */
+  readonly onAcquire: (token: string) => void;
   /** Told of each lease that is lost. */
   readonly onLoss: (what: string) => void;
   /** Whether something happened since an instant that takes a run out of the bounds of G5. */
@@ -100,6 +102,7 @@ export class Trusts {
   asks(process: Process, name: string, command: Command): Asked {
     if (command.type === "release") this.#close(name, (t) => t.token === command.token);
     this.sends(process, command);
+    if (command.type === "acquire") this.#options.onAcquire(command.token);
     if ("ttlMs" in command) this.longestMs = Math.max(this.longestMs, command.ttlMs);
     if ("keepMs" in command) this.longestMs = Math.max(this.longestMs, command.keepMs);
     const at = process.clock.read();
@@ -141,9 +144,9 @@ export class Trusts {
     } else if (outcome.type === "refused" && command.type === "renew") {
       const trust = this.#find(name, command.token, command.fence);
       if (trust) trust.refused = true;
-      this.#checkRefusal(asked, command.token, outcome.type);
+      this.#checkRefusal(asked, command, outcome.type);
     } else if (outcome.type === "held" && command.type === "acquire") {
-      this.#checkRefusal(asked, command.token, outcome.type);
+      this.#checkRefusal(asked, command, outcome.type);
     }
   }
 
@@ -245,6 +248,8 @@ export class Trusts {
 
   /** G5: whoever trusts its lease is in the record, and live by every clock that could judge it. */
   #checkHeld(trust: Trust): void {
+    // A wall clock that was set right in time has ended nothing.
+    trust.overAtMs = undefined;
     const { process, name, token, fence, askedAtMs } = trust;
     const holder = this.#ledger.holder(name, token, fence);
     if (holder && isLive(holder, this.#options.latestUs())) return;
@@ -306,10 +311,15 @@ export class Trusts {
     }
   }
 
-  /** G11: a token that holds since before it asked is not refused. */
-  #checkRefusal({ process, name, atMs }: Asked, token: string, what: string): void {
-    const holding = this.#ledger.holdingOf(name, token);
+  /** G11: a token that holds since before it asked is not refused; a renewal is of one holding of it. */
+  #checkRefusal(
+    { process, name, atMs }: Asked,
+    command: { readonly token: string; readonly fence?: number },
+    what: string,
+  ): void {
+    const holding = this.#ledger.holdingOf(name, command.token);
     if (!holding || holding.changedAtMs >= atMs) return;
+    if ((command.fence ?? holding.holder.fence) !== holding.holder.fence) return;
     if (!isLive(holding.holder, this.#options.latestUs())) return;
     this.#world.fail("G11", `${process.id} is told that ${name} is ${what}, and holds it itself`);
   }
