@@ -87,7 +87,7 @@ export class Liveness {
   }
 
   #isFree(name: string): boolean {
-    const waiters = [...this.#waiters].filter((w) => w.name === name && !w.process.isDead);
+    const waiters = [...this.#waiters].filter((w) => w.name === name && w.process.isRunning);
     if (waiters.length === 0) return false;
     const { holders, tickets } = this.#ledger.record(name);
     const earliestUs = this.#options.earliestUs();
