@@ -40,12 +40,12 @@ export type Tried =
 const REFRESH = 0.75;
 
 /** The pause after a hint for a waiter that lost the race for the last one, in milliseconds. */
-const RACE_MS = { min: 8, max: 32 };
+const RACE_MS = { min: 8, max: 16 };
 
-/** So many races may be lost in a row. */
+/** Who has lost so many, asks for a place that others have to wait for. */
 const MAX_RACES = 3;
 
-/** How long others have to wait for one who lost them, in milliseconds. */
+/** How long such a place outlives its last refresh, in milliseconds. */
 const PASSED_OVER_MS = 1000;
 
 /** Those behind in the gate believe in whoever is in front for at least this long, in milliseconds. */
@@ -99,7 +99,7 @@ class Attempt {
   #watch: Watch | undefined;
   /** A hint that will be followed soon. */
   #heard: Disposable | undefined;
-  /** Whether the last hint was for us, and how many such in a row came too late. */
+  /** Whether a hint was for us, and how many of those that we followed came too late. */
   #isHinted = false;
   #races = 0;
   #won = false;
@@ -133,6 +133,11 @@ class Attempt {
     for (let tries = 0;; tries++) {
       await this.#passGate();
       this.#waker.clear();
+      // A hint that comes from now on is for the next request.
+      const wasHinted = this.#isHinted;
+      this.#isHinted = false;
+      this.#heard?.[dispose]();
+      this.#heard = undefined;
       let sleepMs: number;
       try {
         const answer = await this.#ask(queued);
@@ -140,8 +145,7 @@ class Attempt {
         if (!answer) continue;
         faults = 0;
         this.#contended(answer);
-        this.#races = this.#isHinted ? this.#races + 1 : 0;
-        this.#isHinted = false;
+        if (wasHinted) this.#races++;
         this.#watch ??= storage.watch?.(this.#settings.name, (next) => {
           if (next === undefined) this.#waker.wake();
           else if (next === waiterMark(this.#token)) this.#hear();
@@ -196,12 +200,13 @@ class Attempt {
 
   /** How long to keep our place; one that others have to wait for ends soon if we do not come for it. */
   #queueMs(): number {
-    const { queueMs } = this.#settings;
-    return this.#isPassedOver ? Math.min(queueMs, PASSED_OVER_MS) : queueMs;
+    const { queueMs, fair, ttlMs } = this.#settings;
+    return this.#isPassedOver && !fair ? Math.min(queueMs, PASSED_OVER_MS, ttlMs) : queueMs;
   }
 
   /** It is our turn. Where others were faster the last time, asking at once would most likely be in vain. */
   #hear(): void {
+    if (!this.#watch) return; // The attempt is over.
     this.#isHinted = true;
     if (this.#races === 0 || this.#isPassedOver) return this.#waker.wake();
     const ms = backoffMs(this.#races - 1, RACE_MS, this.#random());
@@ -214,6 +219,7 @@ class Attempt {
   /** Leaves the line and the storage as if we had never been there, unless we won. */
   end(): void {
     this.#watch?.[dispose]();
+    this.#watch = undefined;
     this.#heard?.[dispose]();
     if (this.#won) return;
     this.#turn?.leave();
@@ -312,13 +318,15 @@ class Attempt {
     this.#watch?.[dispose]();
     this.#watch = undefined;
     this.#ticket = undefined;
+    this.#races = 0;
+    this.#isHinted = false;
     this.#mayHaveLeft = false;
     this.#abandoned.clear();
   }
 
   /**
-   * Waits until nobody of this process is in front. Who has a ticket refreshes it all the same: a lease that
-   * another caller of this process resumed does not cost the place in the queue.
+   * Waits until nobody of this process is in front. Who has a ticket refreshes it all the same, and follows a
+   * hint: a lease that another caller of this process resumed does not cost the place in the queue.
    */
   async #passGate(): Promise<void> {
     const { gate, storage, name, permits, capacity, requestTimeoutMs } = this.#settings;
@@ -327,14 +335,18 @@ class Attempt {
     for (;;) {
       const now = this.#clock.read();
       const blockedMs = this.#turn.blockedMs(now);
-      const dueMs = this.#ticket
-        ? this.#ticket.ms * REFRESH - elapsedForHolderMs(this.#ticket.askedAt, now)
-        : Infinity;
-      if (Math.min(blockedMs, dueMs) <= 0) return this.#promise(requestTimeoutMs);
+      const dueMs = this.#refreshInMs(now);
+      if (this.#isHinted || Math.min(blockedMs, dueMs) <= 0) return this.#promise(requestTimeoutMs);
       this.#contended({ type: "held", retryAfterMs: Math.ceil(blockedMs), ahead: 0 });
       this.#waker.clear();
       await this.#sleep(Math.min(blockedMs, dueMs));
     }
+  }
+
+  /** When to ask for our ticket again, in milliseconds from now. */
+  #refreshInMs(now: Stamp): number {
+    if (!this.#ticket) return Infinity;
+    return this.#ticket.ms * REFRESH - elapsedForHolderMs(this.#ticket.askedAt, now);
   }
 
   /** Tells those behind in the gate when to pass us. */
@@ -359,7 +371,8 @@ class Attempt {
   #sleepMs(retryAfterMs: number, tries: number, queued: boolean): number {
     const { queueMs, ttlMs, storage: { pollMs } } = this.#settings;
     const untilExpiryMs = retryAfterMs + this.#random() * pollMs.min;
-    const refreshMs = (this.#ticket?.ms ?? queueMs) * REFRESH;
+    const dueMs = Math.max(this.#refreshInMs(this.#clock.read()), 0);
+    const refreshMs = Math.min(dueMs, queueMs * REFRESH);
     const ms = this.#watch?.live
       ? Math.max(pollMs.max, Math.min(refreshMs, ttlMs))
       : backoffMs(tries, pollMs, this.#random());

@@ -105,7 +105,7 @@ export class Turn {
   /**
    * For how long this place has to wait for whoever is in front, in milliseconds. Whoever did not act in
    * time loses its place, so that no hint goes to the dead; one that comes back has it again, because its
-   * ticket in the storage is still in front of those of whoever passed it.
+   * ticket in the storage, if it is still there, is in front of those of whoever passed it.
    *
    * @returns 0 if it may talk to the storage
    */

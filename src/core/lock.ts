@@ -32,7 +32,7 @@ export type TryWithResult<T> =
   | {
     /** The work did not run. */
     readonly acquired: false;
-    /** Somebody else holds the lock, or the storage cannot be reached (with `onUnavailable: "skip"`). */
+    /** Somebody else has the lock or its next turn, or the storage fails (with `onUnavailable: "skip"`). */
     readonly reason: "held" | "unavailable";
     /** When it may be worth trying again, in milliseconds. */
     readonly retryAfterMs: number;
@@ -117,7 +117,7 @@ export class Lock {
    * Acquires the lock if it is free; never waits for a holder.
    *
    * @param options `signal`, `waitUntil`
-   * @returns the lease, or `null` if somebody else holds the lock
+   * @returns the lease, or `null` if somebody else has the lock, or its next turn
    * @throws {StorageError} if the storage failed three times (unless `onUnavailable` is `"skip"`), or in
    *   a way that stays
    * @throws {AbortSignal["reason"]} if `signal` aborts first

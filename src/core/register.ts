@@ -24,7 +24,7 @@ import {
 } from "./record.ts";
 import { putBounded, Sightings } from "./sightings.ts";
 import type { ExecuteOptions, LeaseStorage, PollMs, Watch } from "./storage.ts";
-import { ToldTime } from "./told_time.ts";
+import { MAX_AGE_MS, ToldTime } from "./told_time.ts";
 import { checkMs, checkPollMs } from "./validate.ts";
 
 /** A value as it was read, with what it takes to replace exactly this one. */
@@ -248,7 +248,7 @@ export class RegisterStorage<V> implements LeaseStorage {
 
       const next = step(
         record,
-        this.#sightings.complete(name, command),
+        this.#sightings.complete(name, fresh ? command : this.#lengthen(command)),
         this.#nowUs(seen),
         this.maxClockSkewMs,
       );
@@ -304,9 +304,10 @@ export class RegisterStorage<V> implements LeaseStorage {
 
   /** Reads, and notes the time that the server says. */
   async #read(name: string, command: Command, options: ExecuteOptions): Promise<Known<V>> {
+    const askedAt = this.#clock.read();
     const seen = await this.#register.read(name, options);
     if (seen.nowUs !== undefined && command.type !== "inspect") {
-      this.#toldTime.tell(name, seen.nowUs);
+      this.#toldTime.tell(name, seen.nowUs, askedAt);
     }
     return this.#decode(name, seen);
   }
@@ -330,8 +331,9 @@ export class RegisterStorage<V> implements LeaseStorage {
   ): OutcomeOf<C> | undefined {
     const nowUs = this.#toldTime.atLeastUs(name);
     if (nowUs === undefined) return undefined;
-    const next = step(record, command, nowUs);
-    return next.record === record ? next.outcome : undefined;
+    const { outcome } = step(record, command, nowUs);
+    const isRefusal = outcome.type === "held" || outcome.type === "full";
+    return isRefusal ? outcome : undefined;
   }
 
   /**
@@ -372,6 +374,12 @@ export class RegisterStorage<V> implements LeaseStorage {
     if (command.type !== "release" || command.keepMs > 0 || !isEnough) return undefined;
     const nowUs = this.#toldTime.atLeastUs(name);
     return nowUs === undefined ? undefined : { ...memory, seen: { ...memory.seen, nowUs } };
+  }
+
+  /** A spent token is kept for its time by any clock, also where the server's is known by one that is old. */
+  #lengthen<C extends Command>(command: C): C {
+    if (command.type !== "release" || !this.#serverTime) return command;
+    return { ...command, spentMs: command.spentMs + MAX_AGE_MS };
   }
 
   /** Whether the memory of a name agrees with what was read, as far as it would have been used. */

@@ -65,8 +65,8 @@ export interface LockOptions {
    */
   readonly capacity?: number | undefined;
   /**
-   * Whether grants follow the queue. Without it whoever asks first has a free lock; a waiter that is woken,
-   * and three times in a row too late, has the next turn.
+   * Whether grants follow the queue. Without it whoever asks first has a free lock; only a waiter that was
+   * woken and came too late three times has a place that others wait for.
    *
    * @default {false}
    */

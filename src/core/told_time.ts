@@ -3,15 +3,16 @@
  *
  * @module
  */
-import { type Clock, elapsedForHolderMs, elapsedForObserverMs, type Stamp } from "./clock.ts";
+import { type Clock, elapsedForHolderMs, type Stamp } from "./clock.ts";
 import { OBSERVER_MARGIN, putBounded } from "./sightings.ts";
 
 /** After how long the server has to be asked again, in milliseconds: its clock, or the server, may be another. */
-const MAX_AGE_MS = 5000;
+export const MAX_AGE_MS = 5000;
 
 interface Told {
   readonly nowUs: number;
   readonly since: Stamp;
+  readonly askedAt: Stamp;
 }
 
 /** The server's time, as it was told with the record of each lock. */
@@ -33,9 +34,10 @@ export class ToldTime {
    *
    * @param name the lock
    * @param nowUs the server's time, in microseconds since the epoch
+   * @param askedAt taken before it was asked for: what it says may be as old as that
    */
-  tell(name: string, nowUs: number): void {
-    putBounded(this.#byName, name, { nowUs, since: this.#clock.read() });
+  tell(name: string, nowUs: number, askedAt: Stamp): void {
+    putBounded(this.#byName, name, { nowUs, since: this.#clock.read(), askedAt });
   }
 
   /**
@@ -57,8 +59,8 @@ export class ToldTime {
     const told = this.#byName.get(name);
     if (!told) return undefined;
     const now = this.#clock.read();
-    if (elapsedForHolderMs(told.since, now) > MAX_AGE_MS) return undefined;
-    const elapsedMs = elapsedForObserverMs(told.since, now) / OBSERVER_MARGIN;
+    if (elapsedForHolderMs(told.askedAt, now) > MAX_AGE_MS) return undefined;
+    const elapsedMs = (now.monotonicMs - told.since.monotonicMs) / OBSERVER_MARGIN;
     return told.nowUs + Math.floor(elapsedMs * 1000);
   }
 }

@@ -8,7 +8,7 @@ import { type Clock, sleep } from "../core/clock.ts";
 import { decodeRecord } from "../core/codec.ts";
 import { dispose } from "../core/disposable.ts";
 import type { Entropy } from "../core/entropy.ts";
-import type { LeaseRecord } from "../core/record.ts";
+import type { LeaseRecord, Ticket } from "../core/record.ts";
 import { type PollMs, waiterMark, type Watch } from "../core/storage.ts";
 import {
   type KvClient,
@@ -100,7 +100,8 @@ export class KvWatch implements Watch {
     const { wallMs } = clock.read();
     const first = firstInLine(record, wallMs);
     const freed = before.holders.some((h) => !record.holders.some((r) => r.fence === h.fence));
-    if (freed || first !== firstInLine(before, wallMs)) wake(first && waiterMark(first));
+    const isNew = first?.token !== firstInLine(before, wallMs)?.token;
+    if ((freed || isNew) && fits(record, first, wallMs)) wake(first && waiterMark(first.token));
   }
 }
 
@@ -113,6 +114,13 @@ function recordOf(value: unknown): LeaseRecord | undefined {
   }
 }
 
-function firstInLine(record: LeaseRecord, nowMs: number): string | undefined {
-  return record.tickets.find((t) => nowMs < t.expiresAtMs)?.token;
+function firstInLine(record: LeaseRecord, nowMs: number): Ticket | undefined {
+  return record.tickets.find((t) => nowMs < t.expiresAtMs);
+}
+
+/** As `step` names whom to wake. */
+function fits({ holders }: LeaseRecord, first: Ticket | undefined, nowMs: number): boolean {
+  const live = holders.filter((h) => nowMs < h.expiresAtMs);
+  const taken = live.reduce((sum, h) => sum + h.permits, 0);
+  return taken + (first?.permits ?? 0) <= (live[0]?.capacity ?? Infinity);
 }

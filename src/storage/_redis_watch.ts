@@ -1,5 +1,5 @@
 /**
- * Who listens to which channel of this client: all who watch a lock share one subscription.
+ * Who listens to which channel of this client: all who watch a channel share one subscription.
  *
  * @module
  */

@@ -47,8 +47,8 @@ export type { FencedCommand, FencedExecOptions, FencedReply } from "./redis_fenc
 /** Options of an {@linkcode UpstashStorage}; `pollMs` is 250 to 5000 ms unless given. */
 export interface UpstashStorageOptions extends ScriptStorageOptions {
   /**
-   * Whether waiters listen for releases (server-sent events, one request per lock waited for, at most two at
-   * a time per client; more waiters poll) and releases tell them.
+   * Whether waiters listen for releases (server-sent events, one request per waiter, at most two at a time
+   * per client; more waiters poll) and releases tell them. With `gate` a process has one waiter per lock.
    *
    * @default {true}
    */

@@ -1,4 +1,10 @@
-import { assert, assertEquals, assertRejects, assertStrictEquals } from "@std/assert";
+import {
+  assert,
+  assertEquals,
+  assertObjectMatch,
+  assertRejects,
+  assertStrictEquals,
+} from "@std/assert";
 import fc from "fast-check";
 import {
   type AcquireCommand,
@@ -468,13 +474,51 @@ Deno.test("a hint for another waiter wakes nobody else", async () => {
   assertEquals(acquires(world).length, 2);
 });
 
+/** A storage that is some milliseconds away, one way. */
+function far(world: World, base: LeaseStorage, oneWayMs: number): LeaseStorage {
+  const trip = (): Promise<void> =>
+    new Promise((resolve) => void world.clock.setTimer(oneWayMs, resolve));
+  return {
+    ...withoutWatch(base),
+    pollMs: { min: 50, max: 1000 },
+    wakesTickets: true,
+    async execute(name, command) {
+      await trip();
+      const outcome = await base.execute(name, command);
+      await trip();
+      return outcome;
+    },
+    watch: (name, wake, mark) =>
+      base.watch!(name, (next) => void trip().then(() => wake(next)), mark),
+  };
+}
+
+/** A storage whose hints the test gives: for our waiter, and for everybody. */
+function byHand(
+  world: World,
+): { storage: LeaseStorage; hint: () => void; hintAll: () => void } {
+  let wake: (next?: string) => void = () => {};
+  let mark = "";
+  const storage: LeaseStorage = {
+    ...withoutWatch(world.storage),
+    wakesTickets: true,
+    watch(_name, wakeIt, ofUs) {
+      [wake, mark] = [wakeIt, ofUs];
+      return { live: true, [Symbol.dispose]: () => {} };
+    },
+  };
+  return { storage, hint: () => wake(mark), hintAll: () => wake() };
+}
+
 /** Somebody who gives the lock back and is the first to take it again, whoever has been told. */
 class Rival {
   readonly #memory: World["memory"];
+  readonly #ttlMs: number;
   #count = 0;
 
-  constructor(world: World) {
+  constructor(world: World, ttlMs = 30_000) {
     this.#memory = world.memory;
+    this.#ttlMs = ttlMs;
   }
 
   async giveBack(): Promise<void> {
@@ -484,8 +528,8 @@ class Rival {
   /** Gives back what it has; what becomes of its next acquire, sent in the same breath. */
   async takeAgain(): Promise<string> {
     this.#memory.execute("job", release(`rival-${this.#count}`));
-    const { type } = await this.#memory.execute("job", acquireCommand(`rival-${++this.#count}`));
-    return type;
+    const command = acquireCommand(`rival-${++this.#count}`, { ttlMs: this.#ttlMs });
+    return (await this.#memory.execute("job", command)).type;
   }
 }
 
@@ -507,6 +551,165 @@ Deno.test("a waiter that lost the race for a hint is slower to follow the next o
   await rival.giveBack();
   await world.clock.advance(10);
   await (await waiting).release();
+});
+
+for (const holdMs of [100, 1000, 2000, 10_000]) {
+  Deno.test(`who works ${holdMs} ms again and again lets a waiter in after some rounds`, async () => {
+    const world = new World();
+    const near = world.other({ storage: far(world, world.otherStorage, 1) });
+    const pause = (): Promise<void> =>
+      new Promise((resolve) => void world.clock.setTimer(holdMs, resolve));
+    let rounds = 0;
+    let wonAfter: number | undefined;
+    const work = async (): Promise<void> => {
+      for (; rounds < 20 && wonAfter === undefined; rounds++) await near.with(pause);
+    };
+    work();
+    await world.clock.advance(50);
+    world.lock({ storage: far(world, world.storage, 10) }).acquire().then(() => wonAfter = rounds);
+    while (rounds < 20 && wonAfter === undefined) await world.clock.advance(holdMs);
+    assert(wonAfter !== undefined && wonAfter <= 6, `after ${wonAfter} rounds`);
+  });
+}
+
+for (const [gapMs, holdMs] of [[3, 200], [0, 200], [12, 200], [3, 700]] as const) {
+  Deno.test(`hints in pairs, ${gapMs} ms apart and every ${holdMs} ms, are races too`, async () => {
+    const world = new World();
+    const rival = new Rival(world);
+    await rival.takeAgain();
+    let won = false;
+    world.lock({ storage: far(world, world.storage, 10) }).acquire().then(() => won = true);
+    await world.clock.advance(100);
+    let rounds = 0;
+    while (rounds++ < 20 && await rival.takeAgain() === "granted") {
+      await world.clock.advance(rounds % 2 ? gapMs : holdMs);
+    }
+    await world.clock.advance(1000);
+    assertEquals([won, rounds < 20], [true, true]);
+  });
+}
+
+Deno.test("a hint that was followed already is not followed again", async () => {
+  const world = new World();
+  const { storage, hint, hintAll } = byHand(world);
+  await world.memory.execute("job", acquireCommand("held"));
+  const stop = new AbortController();
+  const waiting = rejection(world.lock({ storage }).acquire({ signal: stop.signal }));
+  await world.clock.advance(10);
+  hint();
+  await world.clock.advance(10);
+  world.sent();
+  hint();
+  hintAll();
+  await world.clock.advance(100);
+  assertEquals(world.sent(), "acquire");
+  stop.abort();
+  await waiting;
+});
+
+// covers: G7
+Deno.test("a hint after the end of an attempt does nothing", async () => {
+  const world = new World();
+  const { storage, hint } = byHand(world);
+  await world.memory.execute("job", acquireCommand("held"));
+  const stop = new AbortController();
+  const waiting = rejection(world.lock({ storage }).acquire({ signal: stop.signal }));
+  await world.clock.advance(10);
+  hint();
+  await world.clock.advance(10);
+  stop.abort();
+  await waiting;
+  await world.clock.advance(0);
+  hint();
+  assertEquals(world.clock.pendingTimers, 0);
+});
+
+Deno.test("a new token is nobody's who was passed over", async () => {
+  const world = new World();
+  const { storage, hint } = byHand(world);
+  await world.memory.execute("job", acquireCommand("held"));
+  let count = 0;
+  const entropy = { uuid: () => `token-${count++}-of-ours`, random: () => 0 };
+  const stop = new AbortController();
+  const waiting = rejection(world.lock({ storage, entropy }).acquire({ signal: stop.signal }));
+  await world.clock.advance(10);
+  for (let races = 0; races < 4; races++) {
+    hint();
+    await world.clock.advance(50);
+  }
+  await world.memory.execute("job", release("token-0-of-ours"));
+  hint();
+  await world.clock.advance(10);
+  const { token, fair, queueMs } = acquires(world).at(-1)!;
+  assertEquals([token, fair, queueMs], ["token-1-of-ours", false, 10_000]);
+  stop.abort();
+  await waiting;
+});
+
+// covers: G10
+Deno.test("a fair waiter keeps its place for queueMs, however often it came too late", async () => {
+  const world = new World();
+  const { storage, hint } = byHand(world);
+  await world.memory.execute("job", acquireCommand("held"));
+  const stop = new AbortController();
+  const lock = world.lock({ storage, fair: true, queueMs: 10_000 });
+  const waiting = rejection(lock.acquire({ signal: stop.signal }));
+  await world.clock.advance(10);
+  for (let races = 0; races < 4; races++) {
+    hint();
+    await world.clock.advance(50);
+  }
+  assertEquals(acquires(world).map((c) => c.queueMs), Array(5).fill(10_000));
+  stop.abort();
+  await waiting;
+});
+
+// covers: G10
+Deno.test("a waiter that was passed over and is 300 ms away refreshes its place in time", async () => {
+  const world = new World();
+  const rival = new Rival(world);
+  await rival.takeAgain();
+  const stop = new AbortController();
+  const lock = world.lock({ storage: far(world, world.storage, 150) });
+  const waiting = rejection(lock.acquire({ signal: stop.signal }));
+  await world.clock.advance(1000);
+  world.other().acquire({ signal: stop.signal }).catch(() => {});
+  await world.clock.advance(1000);
+  for (let races = 0; races < 4; races++) {
+    assertEquals(await rival.takeAgain(), "granted");
+    await world.clock.advance(400);
+  }
+  await world.clock.advance(1500);
+  const again = acquireCommand(acquires(world)[0]!.token, { queueMs: 10 });
+  assertObjectMatch(await world.memory.execute("job", again), { type: "held", ahead: 0 });
+  stop.abort();
+  await waiting;
+});
+
+// covers: G8
+Deno.test("a dead waiter that was passed over delays nobody for longer than the ttl", async () => {
+  const world = new World();
+  const rival = new Rival(world, 100);
+  let isDead = false;
+  const storage: LeaseStorage = {
+    ...withoutWatch(world.storage),
+    wakesTickets: true,
+    watch: (name, wake) => world.memory.watch(name, (next) => isDead || wake(next)),
+    execute: (name, command) =>
+      isDead ? new Promise(() => {}) : world.storage.execute(name, command),
+  };
+  await rival.takeAgain();
+  world.lock({ storage, ttlMs: 100 }).acquire().catch(() => {});
+  await world.clock.advance(10);
+  for (let races = 0; races < 4; races++) {
+    await rival.takeAgain();
+    await world.clock.advance(10);
+  }
+  isDead = true;
+  let wonAfterMs = 0;
+  const waiting = world.other({ ttlMs: 100 }).acquire().then(() => true);
+  while (await isPending(waiting, world.clock) && wonAfterMs++ < 1000) await world.clock.advance(1);
+  assert(wonAfterMs <= 100 + 50, `after ${wonAfterMs} ms`);
 });
 
 // covers: G7

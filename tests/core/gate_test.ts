@@ -3,8 +3,9 @@ import type { Stamp } from "../../src/core/clock.ts";
 import { Gate, type Turn } from "../../src/core/gate.ts";
 import { Lock, MemoryStorage } from "../../mod.ts";
 import type { Command, ExecuteOptions, LeaseStorage, OutcomeOf } from "../../mod.ts";
+import { ManualClock } from "../../src/testing/mod.ts";
 import { turn as macrotask } from "../../src/testing/manual_clock.ts";
-import { rejection, withoutWatch, World } from "../support/world.ts";
+import { isPending, rejection, withoutWatch, World } from "../support/world.ts";
 
 const at = (ms: number): Stamp => ({ monotonicMs: ms, wallMs: 1_700_000_000_000 + ms });
 
@@ -368,6 +369,27 @@ Deno.test("waiters behind one that has died are served without delay once it was
   await world.clock.advance(62_000);
   await Promise.all(waiting);
   assertEquals(served, [1, 2, 3]);
+});
+
+// covers: G8
+Deno.test("a waiter that is named by a hint asks, although another of its process came back in front of it", async () => {
+  const world = new World();
+  const lease = await world.other({ ttlMs: 60_000 }).acquire();
+  const clock = new ManualClock(world.clock.read().wallMs);
+  const advance = async (ms: number): Promise<void> => {
+    for (let i = 0; i < ms; i++) await Promise.all([world.clock.advance(1), clock.advance(1)]);
+  };
+  const waiting = [world.lock({ clock, ttlMs: 60_000 }).acquire()];
+  await advance(1);
+  waiting.push(world.lock({ ttlMs: 60_000 }).acquire());
+  await world.clock.advance(12_000);
+  clock.freeze(12_000);
+  await advance(100);
+  await lease.release();
+  const won = Promise.race(waiting).then(() => true);
+  let waitedMs = 0;
+  while (await isPending(won, world.clock) && waitedMs++ < 1000) await advance(1);
+  assert(waitedMs < 50, `after ${waitedMs} ms`);
 });
 
 Deno.test("a lease that was lost keeps no newcomer of its process out", async () => {

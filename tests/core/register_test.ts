@@ -669,6 +669,40 @@ Deno.test("a lock that should have expired is not glanced at, and is not taken b
   assertEquals((await b.do(acquire("bb"))).type, "granted");
 });
 
+// covers: G9
+Deno.test("a token that is released by a time that is old stays spent for its time", async () => {
+  const { a, b, server } = serverClients({ glances: true });
+  const read = a.register.read.bind(a.register);
+  a.register.read = async (...args) => {
+    const versioned = await read(...args);
+    for (const clock of [server, a.clock]) clock.freeze(900);
+    return versioned;
+  };
+  await a.do(acquire("aa", { ttlMs: 1000 }));
+  a.register.read = read;
+  assertEquals(await a.cost({ type: "release", token: "aa", keepMs: 0, spentMs: 1000 }), "write");
+  server.freeze(999);
+  assertEquals((await b.do(acquire("aa"))).type, "spent");
+});
+
+// covers: G8
+Deno.test("a wall clock that is set back does not keep a dead holder alive", async () => {
+  const { a, b, server } = serverClients({ glances: true });
+  await a.do(acquire("aa", { ttlMs: 1000 }));
+  await b.do(acquire("bb"));
+  b.clock.stepWall(-3_600_000);
+  server.freeze(1000);
+  await b.clock.advance(1020);
+  assertEquals((await b.do(acquire("bb"))).type, "granted");
+});
+
+Deno.test("a glance finds no capacity that would be an error", async () => {
+  const { a, b } = serverClients({ glances: true });
+  await a.do(acquire("aa", { capacity: 2 }));
+  await b.do(acquire("bb", { capacity: 2, permits: 2 }));
+  assertEquals(await b.cost(acquire("cc", { capacity: 3 })), "read");
+});
+
 Deno.test("who has just lost a race is refused by a glance", async () => {
   const { a, b, shared } = serverClients({ glances: true });
   await a.do(acquire("aa"));

@@ -26,7 +26,11 @@ export const CATCHERS: Readonly<Record<string, readonly string[]>> = {
   "src/core/lifecycle.ts": ["tests/core/lifecycle_test.ts", "tests/core/lease_test.ts"],
   "src/core/holding.ts": ["tests/core/lease_test.ts", "tests/core/lock_test.ts"],
   "src/core/heartbeat.ts": ["tests/core/lease_test.ts"],
-  "src/core/acquire.ts": ["tests/core/acquire_test.ts", "tests/core/lock_test.ts"],
+  "src/core/acquire.ts": [
+    "tests/core/acquire_test.ts",
+    "tests/core/lock_test.ts",
+    "tests/core/gate_test.ts",
+  ],
   "src/core/gate.ts": ["tests/core/gate_test.ts", "tests/core/acquire_test.ts"],
   "src/core/lock.ts": ["tests/core/lock_test.ts"],
   "src/core/register.ts": ["tests/core/register_test.ts"],
@@ -422,6 +426,18 @@ const asking: readonly Mutant[] = [
     replace: 'if (status !== "lost") for (const { abort } of this.#renewals) {',
   },
   {
+    name: "a refresh makes a waiter forget what it lost",
+    file: "src/core/acquire.ts",
+    search: "if (wasHinted) this.#races++;",
+    replace: "this.#races = wasHinted ? this.#races + 1 : 0;",
+  },
+  {
+    name: "a hint is lost on who came back in front",
+    file: "src/core/acquire.ts",
+    search: "if (this.#isHinted || Math.min(blockedMs, dueMs) <= 0) return",
+    replace: "if (Math.min(blockedMs, dueMs) <= 0) return",
+  },
+  {
     name: "whoever is always too late waits for ever",
     file: "src/core/acquire.ts",
     search: "fair: settings.fair || this.#isPassedOver,",
@@ -430,7 +446,7 @@ const asking: readonly Mutant[] = [
   {
     name: "others wait long for one that was passed over and does not come",
     file: "src/core/acquire.ts",
-    search: "this.#isPassedOver ? Math.min(queueMs, PASSED_OVER_MS) : queueMs",
+    search: "Math.min(queueMs, PASSED_OVER_MS, ttlMs)",
     replace: "queueMs",
   },
   {
@@ -554,8 +570,8 @@ const register: readonly Mutant[] = [
   {
     name: "a lock is granted on a glance",
     file: "src/core/register.ts",
-    search: "return next.record === record ? next.outcome : undefined;",
-    replace: "return next.outcome;",
+    search: "return isRefusal ? outcome : undefined;",
+    replace: "return outcome;",
   },
   {
     name: "a glance decides after a write whose outcome is unknown",
@@ -572,13 +588,13 @@ const register: readonly Mutant[] = [
   {
     name: "a release from memory drops who may be alive by the server's clock",
     file: "src/core/told_time.ts",
-    search: "elapsedForObserverMs(told.since, now) / OBSERVER_MARGIN",
+    search: "(now.monotonicMs - told.since.monotonicMs) / OBSERVER_MARGIN",
     replace: "elapsedForHolderMs(told.since, now)",
   },
   {
     name: "what the server said counts for ever",
     file: "src/core/told_time.ts",
-    search: "if (elapsedForHolderMs(told.since, now) > MAX_AGE_MS) return undefined;\n",
+    search: "if (elapsedForHolderMs(told.askedAt, now) > MAX_AGE_MS) return undefined;\n",
     replace: "",
   },
 ];
