@@ -282,6 +282,7 @@ export class Trusts {
         `${process.id} is not told that ${name} at ${fence} is over since ${lateMs} ms`,
       );
     }
+    this.#world.isStirred = true;
     if (lease?.isHeld()) {
       this.#world.fail("G5", `${process.id} holds ${name} at ${fence} for too long`);
     }

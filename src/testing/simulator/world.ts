@@ -54,6 +54,8 @@ export class World {
   readonly trace: string[] | undefined;
   /** The first guarantee that did not hold. */
   violation: Violation | undefined;
+  /** Whether a check made the library do something, which has to be done before time goes on. */
+  isStirred = false;
 
   readonly #queue = new Queue();
   #order = 0;
@@ -129,6 +131,9 @@ export class World {
       event.run();
       await turn();
       check();
+      if (!this.isStirred) continue;
+      this.isStirred = false;
+      await turn();
     }
     if (!this.violation && !isOver()) this.nowMs = Math.max(this.nowMs, untilMs);
   }
