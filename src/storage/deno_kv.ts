@@ -75,7 +75,7 @@ export interface DenoKvStorageOptions extends RegisterStorageOptions {
   readonly prefix?: string | undefined;
   /**
    * Where the database is. `"local"`, a file or memory of one machine: its clock is everybody's
-   * (`maxClockSkewMs` is 0 unless given), and waiters poll every 5 to 70 ms, because the watch of Deno KV does
+   * (`maxClockSkewMs` is 0 unless given), and waiters poll every 5 to 80 ms, because the watch of Deno KV does
    * not see what other processes write to a file. `"remote"`, where every read is billed: waiters leave a
    * ticket, rely on the watch, and poll every 250 to 5000 ms besides.
    *
@@ -106,7 +106,7 @@ export class DenoKvStorage extends RegisterStorage<string | null> {
    */
   constructor(kv: KvClient, options: DenoKvStorageOptions = {}) {
     const remote = checkLocation(options.location ?? "local") === "remote";
-    const pollMs = options.pollMs ?? (remote ? { min: 250, max: 5000 } : { min: 5, max: 70 });
+    const pollMs = options.pollMs ?? (remote ? { min: 250, max: 5000 } : { min: 5, max: 80 });
     const maxClockSkewMs = options.maxClockSkewMs ?? (remote ? undefined : 0);
     super(
       new KvRegister(checkClient(kv), options, remote),

@@ -398,7 +398,7 @@ Deno.test("new DenoKvStorage() says what is wrong with its arguments", async () 
   }
   const local = new DenoKvStorage(kv);
   assertEquals([local.pollMs, local.maxClockSkewMs, local.wakesTickets], [
-    { min: 5, max: 70 },
+    { min: 5, max: 80 },
     0,
     false,
   ]);
