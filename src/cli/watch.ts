@@ -4,7 +4,7 @@
  * @module
  */
 import type { HolderView } from "../core/record.ts";
-import { StorageError } from "../core/errors.ts";
+import { isTransient } from "../core/errors.ts";
 import { Lock, type LockView } from "../core/lock.ts";
 import type { LeaseStorage } from "../core/storage.ts";
 import { COMMON_OPTIONS } from "./arguments.ts";
@@ -58,7 +58,7 @@ async function follow(
     try {
       watching.see(await lock.inspect());
     } catch (error) {
-      if (!(error instanceof StorageError && error.transient)) throw error;
+      if (!isTransient(error)) throw error;
       watching.missed(failureOf(error).message);
     }
     await pause(ms, signal);

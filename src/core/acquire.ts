@@ -7,13 +7,13 @@
 import { backoffMs } from "./backoff.ts";
 import { type Clock, elapsedForHolderMs, sleep, type Stamp } from "./clock.ts";
 import { dispose } from "./disposable.ts";
-import { HoldfastError, LockTimeoutError, StorageError } from "./errors.ts";
+import { HoldfastError, isTransient, LockTimeoutError, StorageError } from "./errors.ts";
 import { emit } from "./events.ts";
 import { Gate, type Turn } from "./gate.ts";
 import { Holding } from "./holding.ts";
 import { granted, leftMs, ttlToAskMs } from "./lifecycle.ts";
 import type { AcquireCommand, Full, Granted, Held, ReleaseCommand } from "./record.ts";
-import { insist, isTransient, RETRY_MS, sendCommand } from "./request.ts";
+import { insist, RETRY_MS, sendCommand } from "./request.ts";
 import type { Settings, WaitUntil } from "./settings.ts";
 import { waiterMark, type Watch } from "./storage.ts";
 

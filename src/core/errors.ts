@@ -138,6 +138,11 @@ export class StorageError extends HoldfastError {
   }
 }
 
+/** Whether an error says that the storage failed in a way that may pass. */
+export function isTransient(error: unknown): boolean {
+  return error instanceof StorageError && error.transient;
+}
+
 /** A write came with a fencing token that is not, or no longer, the right one. Nothing was written. */
 export class StaleFenceError extends HoldfastError {
   /** What `code` of every instance is. */

@@ -11,13 +11,13 @@ import {
   tryAcquire,
   type TryAcquireOptions,
 } from "./acquire.ts";
-import { LeaseLostError } from "./errors.ts";
+import { isTransient, LeaseLostError } from "./errors.ts";
 import { Gate } from "./gate.ts";
 import { Holding } from "./holding.ts";
 import { type Baton, Lease } from "./lease.ts";
 import { ttlToAskMs } from "./lifecycle.ts";
 import type { Command, HolderView, OutcomeOf } from "./record.ts";
-import { insist, isTransient, sendCommand } from "./request.ts";
+import { insist, sendCommand } from "./request.ts";
 import { checkName, type LockOptions, type Settings, settingsOf } from "./settings.ts";
 import { checkInteger, checkMs } from "./validate.ts";
 

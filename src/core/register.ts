@@ -12,7 +12,7 @@ import { backoffMs } from "./backoff.ts";
 import { type Clock, sleep, systemClock } from "./clock.ts";
 import { decodeStored, encodeRecord, lastExpiryMs } from "./codec.ts";
 import { type Entropy, systemEntropy } from "./entropy.ts";
-import { StorageError } from "./errors.ts";
+import { isTransient, StorageError } from "./errors.ts";
 import {
   type Command,
   EMPTY_RECORD,
@@ -279,7 +279,7 @@ export class RegisterStorage<V> implements LeaseStorage {
       } catch (error) {
         this.#memory.delete(name);
         this.#toldTime.forget(name);
-        if (!(error instanceof StorageError && error.transient) || ++faults > 1) throw error;
+        if (!isTransient(error) || ++faults > 1) throw error;
         written = { ok: false };
       }
       if (written.ok) {

@@ -6,7 +6,7 @@
 import { backoffMs } from "./backoff.ts";
 import { type Clock, sleep } from "./clock.ts";
 import { dispose } from "./disposable.ts";
-import { StorageError } from "./errors.ts";
+import { isTransient, StorageError } from "./errors.ts";
 import type { Command, OutcomeOf } from "./record.ts";
 import type { Settings } from "./settings.ts";
 
@@ -101,11 +101,6 @@ export function sendCommand<C extends Command>(
     { clock, limitMs: requestTimeoutMs, what, keepAlive: true, ...more },
     (signal) => storage.execute(name, command, { signal }),
   );
-}
-
-/** Whether trying again may help. */
-export function isTransient(error: unknown): boolean {
-  return error instanceof StorageError && error.transient;
 }
 
 /** How often what may be repeated is tried. */

@@ -6,7 +6,7 @@
 import { backoffMs } from "../core/backoff.ts";
 import { type Clock, sleep, systemClock } from "../core/clock.ts";
 import { type Entropy, systemEntropy } from "../core/entropy.ts";
-import { StaleFenceError, StorageError } from "../core/errors.ts";
+import { isTransient, StaleFenceError } from "../core/errors.ts";
 import type { Fenced } from "../core/lease.ts";
 import type { PollMs } from "../core/storage.ts";
 import {
@@ -114,7 +114,7 @@ export async function fencedCommit<A extends KvAtomic>(
       const result = await call(() => op.commit());
       return result.ok ? result : await readBack();
     } catch (error) {
-      const again = error instanceof StorageError && error.transient && tries < TRIES;
+      const again = isTransient(error) && tries < TRIES;
       if (!again) throw error;
     }
     await sleep(clock, backoffMs(tries, AGAIN_MS, entropy.random()), { keepAlive: true, signal });

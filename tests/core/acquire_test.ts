@@ -493,10 +493,12 @@ function far(world: World, base: LeaseStorage, oneWayMs: number): LeaseStorage {
   };
 }
 
-/** A storage whose hints the test gives: for our waiter, and for everybody. */
-function byHand(
-  world: World,
-): { storage: LeaseStorage; hint: () => void; hintAll: () => void } {
+/** A waiter of ours that was refused, and whose hints the test gives: for it, and for everybody. */
+async function waitByHand(world: World, options: Partial<LockOptions> = {}): Promise<{
+  hint: () => void;
+  hintAll: () => void;
+  stop: () => Promise<void>;
+}> {
   let wake: (next?: string) => void = () => {};
   let mark = "";
   const storage: LeaseStorage = {
@@ -507,7 +509,18 @@ function byHand(
       return { live: true, [Symbol.dispose]: () => {} };
     },
   };
-  return { storage, hint: () => wake(mark), hintAll: () => wake() };
+  await world.memory.execute("job", acquireCommand("held"));
+  const stop = new AbortController();
+  const waiting = rejection(world.lock({ ...options, storage }).acquire({ signal: stop.signal }));
+  await world.clock.advance(10);
+  return {
+    hint: () => wake(mark),
+    hintAll: () => wake(),
+    async stop() {
+      stop.abort();
+      await waiting;
+    },
+  };
 }
 
 /** Somebody who gives the lock back and is the first to take it again, whoever has been told. */
@@ -591,11 +604,7 @@ for (const [gapMs, holdMs] of [[3, 200], [0, 200], [12, 200], [3, 700]] as const
 
 Deno.test("a hint that was followed already is not followed again", async () => {
   const world = new World();
-  const { storage, hint, hintAll } = byHand(world);
-  await world.memory.execute("job", acquireCommand("held"));
-  const stop = new AbortController();
-  const waiting = rejection(world.lock({ storage }).acquire({ signal: stop.signal }));
-  await world.clock.advance(10);
+  const { hint, hintAll, stop } = await waitByHand(world);
   hint();
   await world.clock.advance(10);
   world.sent();
@@ -603,22 +612,16 @@ Deno.test("a hint that was followed already is not followed again", async () => 
   hintAll();
   await world.clock.advance(100);
   assertEquals(world.sent(), "acquire");
-  stop.abort();
-  await waiting;
+  await stop();
 });
 
 // covers: G7
 Deno.test("a hint after the end of an attempt does nothing", async () => {
   const world = new World();
-  const { storage, hint } = byHand(world);
-  await world.memory.execute("job", acquireCommand("held"));
-  const stop = new AbortController();
-  const waiting = rejection(world.lock({ storage }).acquire({ signal: stop.signal }));
-  await world.clock.advance(10);
+  const { hint, stop } = await waitByHand(world);
   hint();
   await world.clock.advance(10);
-  stop.abort();
-  await waiting;
+  await stop();
   await world.clock.advance(0);
   hint();
   assertEquals(world.clock.pendingTimers, 0);
@@ -626,13 +629,9 @@ Deno.test("a hint after the end of an attempt does nothing", async () => {
 
 Deno.test("a new token is nobody's who was passed over", async () => {
   const world = new World();
-  const { storage, hint } = byHand(world);
-  await world.memory.execute("job", acquireCommand("held"));
   let count = 0;
   const entropy = { uuid: () => `token-${count++}-of-ours`, random: () => 0 };
-  const stop = new AbortController();
-  const waiting = rejection(world.lock({ storage, entropy }).acquire({ signal: stop.signal }));
-  await world.clock.advance(10);
+  const { hint, stop } = await waitByHand(world, { entropy });
   for (let races = 0; races < 4; races++) {
     hint();
     await world.clock.advance(50);
@@ -642,26 +641,19 @@ Deno.test("a new token is nobody's who was passed over", async () => {
   await world.clock.advance(10);
   const { token, fair, queueMs } = acquires(world).at(-1)!;
   assertEquals([token, fair, queueMs], ["token-1-of-ours", false, 10_000]);
-  stop.abort();
-  await waiting;
+  await stop();
 });
 
 // covers: G10
 Deno.test("a fair waiter keeps its place for queueMs, however often it came too late", async () => {
   const world = new World();
-  const { storage, hint } = byHand(world);
-  await world.memory.execute("job", acquireCommand("held"));
-  const stop = new AbortController();
-  const lock = world.lock({ storage, fair: true, queueMs: 10_000 });
-  const waiting = rejection(lock.acquire({ signal: stop.signal }));
-  await world.clock.advance(10);
+  const { hint, stop } = await waitByHand(world, { fair: true, queueMs: 10_000 });
   for (let races = 0; races < 4; races++) {
     hint();
     await world.clock.advance(50);
   }
   assertEquals(acquires(world).map((c) => c.queueMs), Array(5).fill(10_000));
-  stop.abort();
-  await waiting;
+  await stop();
 });
 
 // covers: G10
