@@ -696,6 +696,20 @@ Deno.test("a wall clock that is set back does not keep a dead holder alive", asy
   assertEquals((await b.do(acquire("bb"))).type, "granted");
 });
 
+// covers: G9
+Deno.test("an abort during a glance sends no read", async () => {
+  const { a, b } = serverClients({ glances: true });
+  await a.do(acquire("aa"));
+  await b.do(acquire("bb"));
+  await a.do(release("aa"));
+  const stop = new AbortController();
+  b.register.taken();
+  b.register.onRequest = () => stop.abort("enough");
+  const asked = b.storage.execute("job", acquire("bb"), { signal: stop.signal });
+  assertEquals(await asked.catch((reason: unknown) => reason), "enough");
+  assertEquals(b.register.taken(), "glance");
+});
+
 Deno.test("a glance finds no capacity that would be an error", async () => {
   const { a, b } = serverClients({ glances: true });
   await a.do(acquire("aa", { capacity: 2 }));
